@@ -1,0 +1,112 @@
+# Weir: a pool of LLM inference workers that people reach over SSH.
+#
+#   make              build weir, weir-broker, weir-worker, weir-gateway into build/bin
+#   make demo         install what is missing, fetch the model, run a batch over ssh through a pool, stop it all
+#   make try          the same pool, left up, with a chat in it
+#   make test         unit, reference and integration tests          make test-long   seeds, fuzz minutes, sanitizers
+#   make lint         layer rules, formatting, sizes                 make bench       measure beside the peers
+#   make deps         install the packages a build needs             make install     PREFIX= DESTDIR=
+#   make SAN=address,undefined ...   the same, built with sanitizers into build/address,undefined
+#   make CC=clang B=build/clang      another compiler beside it      make V=1         show the commands
+
+MAKEFLAGS += -r
+CC     ?= cc
+AR     ?= ar
+ifeq ($(origin CC),default)
+CC     := cc
+endif
+SAN    ?=
+B      ?= build$(if $(SAN),/$(SAN))
+PREFIX ?= /usr/local
+
+ifeq ($(V),)
+Q = @printf '  %-5s %s\n' $(1) $@;
+endif
+
+# --- flags -----------------------------------------------------------------
+
+WARN     := -Wall -Wextra -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wpointer-arith
+CFLAGS   ?= -O2 -g
+CPPFLAGS += -D_GNU_SOURCE -Iinclude
+override CFLAGS += -std=c11 $(WARN) -fno-strict-aliasing -ffp-contract=off -MMD -MP $(if $(WERROR),-Werror)
+LDLIBS   := -lm -lpthread
+BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+VERSION  := 0.1.0
+
+ifneq ($(SAN),)
+override CFLAGS += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
+LDFLAGS += -fsanitize=$(SAN)
+endif
+
+# --- what is built from what -----------------------------------------------
+# Read each line as "may use": a program links its own folder, then the layers below it, in order.
+
+lib  = $(patsubst %,$(B)/lib%.a,$(1))
+objs = $(patsubst %,$(B)/%.o,$(filter-out %/main.c,$(1)))
+
+PROGRAMS := $(B)/bin/weir $(B)/bin/weir-broker $(B)/bin/weir-worker $(B)/bin/weir-gateway
+all: $(PROGRAMS)
+
+$(B)/bin/weir-broker:  $(B)/broker/main.c.o  $(call lib,broker common)
+$(B)/bin/weir-worker:  $(B)/worker/main.c.o  $(call lib,worker kernels common)
+$(B)/bin/weir:         $(B)/client/main.c.o  $(call lib,client common)
+$(B)/bin/weir-gateway: $(B)/gateway/main.c.o $(call lib,gateway client common)
+
+$(B)/libcommon.a:  $(call objs,$(wildcard common/*.c))
+$(B)/libkernels.a: $(call objs,$(wildcard kernels/*.c kernels/cpu/*.c))
+$(B)/libworker.a:  $(call objs,$(wildcard worker/*.c))
+$(B)/libbroker.a:  $(call objs,$(wildcard broker/*.c))
+$(B)/libclient.a:  $(call objs,$(wildcard client/*.c))
+$(B)/libgateway.a: $(call objs,$(wildcard gateway/*.c))
+
+COMMON_LIBS := -lmsgpackc -linih -lxxhash
+$(B)/bin/weir-broker:  LDLIBS += -lzmq $(COMMON_LIBS)
+$(B)/bin/weir-worker:  LDLIBS += $(COMMON_LIBS)
+$(B)/bin/weir:         LDLIBS += -lzmq -ljansson $(COMMON_LIBS)
+$(B)/bin/weir-gateway: LDLIBS += -lzmq -lssh -lsqlite3 -ljansson -lz -lzstd $(COMMON_LIBS)
+
+$(PROGRAMS):
+	@mkdir -p $(@D)
+	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(B)/lib%.a:
+	@mkdir -p $(@D)
+	$(call Q,AR)rm -f $@ && $(AR) rcs $@ $^
+
+# One instruction set a file, chosen at run time; never -march=native.
+$(B)/kernels/cpu/%.c.o:            CFLAGS += -O3
+$(B)/kernels/cpu/%_avx2.c.o:       CFLAGS += -mavx2 -mfma -mf16c
+$(B)/kernels/cpu/%_avxvnni.c.o:    CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
+$(B)/kernels/cpu/%_avx512.c.o:     CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
+
+$(B)/common/version.c.o: CPPFLAGS += -DWEIR_VERSION='"$(VERSION)"' -DWEIR_BUILD_ID='"$(BUILD_ID)"'
+
+$(B)/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(call Q,CC)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+# --- tests -----------------------------------------------------------------
+
+UNIT := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c tests/kernels/test_*.c tests/reference/test_*.c))
+HELP := $(call objs,$(wildcard tests/support/*.c))
+
+$(B)/tests/%: $(B)/tests/%.c.o $(HELP) $(call lib,gateway client broker worker kernels common)
+	@mkdir -p $(@D)
+	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lzmq -lssh -lsqlite3 -ljansson -lz -lzstd $(COMMON_LIBS) $(LDLIBS)
+
+$(B)/tests/%.o: CPPFLAGS += -I.    # only tests may include private headers: "worker/kv_cache.h"
+
+tests: $(UNIT)
+
+test-unit: $(UNIT)
+	@tests/run.sh $(UNIT)
+
+lint:
+	@tests/lint.sh
+
+clean:
+	rm -rf build
+
+.PHONY: all tests test-unit lint clean
+.SECONDARY:
+-include $(shell find $(B) -name '*.d' 2>/dev/null)
