@@ -1,0 +1,69 @@
+/* users.h - the users file: who an SSH key, a uid of this machine or a CURVE key belongs to, and what they may use.
+ *
+ *   # /var/lib/weir/users, mode 0640
+ *   [alice]
+ *   uid = 1000
+ *   key = ssh-ed25519 AAAA... alice@laptop       (repeats)
+ *   max-running = 64                             (limits; absent = the pool's default)
+ *
+ * Names: 1 to 31 of a-z 0-9 _ -, beginning with a letter.  An ipc peer whose uid no user names is called by the machine's account name,
+ * or "uid-N" where that has none or does not fit.  The file is replaced as a whole (temporary file, fsync, rename, fsync of the folder) under a
+ * lock, never edited in place.  Group- or world-writable files are refused. */
+#ifndef USERS_H
+#define USERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "error.h"
+#include "limits.h"
+#include "span.h"
+#include "status.h"
+
+enum { USERS_MAX = 1024, USER_KEYS_MAX = 64, USER_NAME_BYTES = 32 };
+
+struct user_key {
+    char *type;      /* "ssh-ed25519" */
+    char *blob;      /* base64, as in the file */
+    char *comment;   /* "" when there is none */
+    char *options;   /* authorized_keys options, "" when there are none: from=, expiry-time=, restrict */
+};
+
+struct user {
+    char name[USER_NAME_BYTES];
+    int64_t uid;                       /* -1: none */
+    bool disabled;
+    struct user_key *keys;
+    uint32_t n_keys;
+    uint64_t max_running, max_queued;  /* 0: the pool's default */
+    uint64_t max_job_lines, max_job_bytes, max_jobs, max_tokens_a_day; /* 0: the pool's default */
+};
+
+struct users {
+    struct user *list;                 /* sorted by name */
+    uint32_t n;
+};
+
+/* ST_OK (a missing file is an empty list), ST_INVALID (*err names file and line), ST_NOMEM, ST_SYSTEM. */
+MUST_CHECK enum status users_load(const char *path, struct users *ret_users, struct error *err);
+MUST_CHECK enum status users_save(const char *path, const struct users *u, struct error *err);
+void users_deinit(struct users *u);
+
+bool user_name_ok(const char *name);
+const struct user *users_by_name(const struct users *u, const char *name);
+const struct user *users_by_uid(const struct users *u, uid_t uid);
+/* The user a key belongs to: type and base64 blob equal.  NULL when nobody's. */
+const struct user *users_by_key(const struct users *u, const char *type, const char *blob_base64, const struct user_key **ret_key);
+
+/* Add or remove; the list is changed in memory only.  A key is one authorized_keys line; one that belongs to another user
+ * is refused by name.  ST_OK, ST_INVALID, ST_NOT_FOUND, ST_LIMIT, ST_NOMEM with *err set. */
+MUST_CHECK enum status users_add(struct users *u, const char *name, struct error *err);
+MUST_CHECK enum status users_add_key(struct users *u, const char *name, const char *authorized_keys_line, struct error *err);
+MUST_CHECK enum status users_remove(struct users *u, const char *name, struct error *err);
+
+/* Name of a local peer: the users file first, then the account's name, then "uid-N". */
+void users_name_of_uid(const struct users *u, uid_t uid, char ret_name[USER_NAME_BYTES]);
+
+#endif

@@ -1,0 +1,216 @@
+/* wire.h - the messages between clients and the broker: msgpack maps in ZeroMQ frames.  docs/protocol.md is the contract for strangers;
+ * this header is the same thing for our own programs.
+ *
+ * A message is two frames: ['W' 'E' 'I' 'R' major-version-byte] [one msgpack map].  The map's "type" says which message it is.
+ * Decoding checks, before it allocates anything: frame size, nesting, number of objects, announced counts against the bytes
+ * that are left, trailing bytes, duplicate keys.  Then types, ranges, UTF-8 of every string (prompts too), and unknown keys: `unknown_field` by
+ * name, on requests; a known OpenAI parameter we do not implement (tools, response_format, suffix, best_of, ...) is `unsupported_parameter`.
+ * Replies are decoded leniently: unknown keys are skipped.
+ *
+ * Decoded structs borrow: spans point into the frame's bytes or into the message's own arena (wire_message_deinit frees that). */
+#ifndef WIRE_H
+#define WIRE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "error.h"
+#include "limits.h"
+#include "sampling.h"
+#include "span.h"
+#include "status.h"
+#include "work.h"
+
+enum { WIRE_MAJOR = 1, WIRE_MINOR = 0 };
+#define WIRE_SIGNATURE "WEIR\x01"
+enum { WIRE_SIGNATURE_BYTES = 5 };
+
+enum wire_type {
+    WIRE_INVALID,
+    /* client -> broker */
+    WIRE_HELLO,      /* client? */
+    WIRE_GENERATE,   /* struct wire_generate */
+    WIRE_CANCEL,     /* id */
+    WIRE_TOKENIZE,   /* id, model?, text, special? */
+    WIRE_MODELS,     /* id */
+    WIRE_STATUS,     /* id */
+    WIRE_SESSION_END,/* id, session */
+    /* broker -> client */
+    WIRE_HELLO_REPLY,/* type "hello": version, build, boot, limits {..}, features [..], user */
+    WIRE_ACCEPTED,   /* id, request, seed */
+    WIRE_TOKEN,      /* struct wire_token */
+    WIRE_PROGRESS,   /* id, state "queued"|"running", ahead */
+    WIRE_DONE,       /* struct wire_done */
+    WIRE_ERROR,      /* id?, code, message, param?, retry_after_ms? */
+    WIRE_IDS,        /* type "ids": id, ids [..] */
+    WIRE_MODELS_REPLY, /* type "models": id, models [{..}] */
+    WIRE_STATUS_REPLY, /* type "status": id, {..} */
+};
+
+struct wire_message_text {      /* one chat message */
+    struct span role, content;
+};
+
+struct wire_logit_bias {
+    struct logit_bias *at;
+    uint32_t n;
+};
+
+struct wire_resume {            /* a choice a client wants continued after the broker's own death */
+    uint32_t choice;
+    const int32_t *ids;
+    uint32_t n_ids;
+    uint32_t released_bytes;
+};
+
+struct wire_generate {
+    struct span id;             /* client's own, unique on its connection, 1 .. CLIENT_ID_BYTES_MAX bytes; str or bin or integer as text */
+    struct span model;          /* empty: the first */
+    struct span adapter;        /* only empty is served: else unsupported_parameter */
+    enum work_prompt prompt_kind; /* exactly one of prompt, prompt_ids, messages */
+    struct span prompt;
+    const int32_t *prompt_ids;
+    uint32_t n_prompt_ids;
+    const struct wire_message_text *messages;
+    uint32_t n_messages;
+    struct span chat_template;  /* name; empty: the file's own */
+    bool raw;
+    bool batch_class;           /* class: "batch"; default interactive */
+    bool stream;                /* default true; false: text comes whole, in one token message a choice, before done */
+    bool cache_off;             /* cache: "off" */
+    bool ignore_eos;
+    bool takeover_any;          /* takeover: "any"; default "exact" */
+    bool has_seed;              /* else the broker draws one and says it in accepted */
+    bool has_temperature;       /* absent: 1.0 as the OpenAI API has it; bare sampling fields absent: off */
+    uint64_t deadline_ms;       /* time left; 0: none */
+    uint32_t max_tokens;        /* 0: absent */
+    uint32_t n;                 /* choices, default 1 */
+    struct sampling sampling;
+    struct span stops[STOPS_MAX];
+    uint32_t n_stops;
+    struct wire_logit_bias bias;
+    struct span scope;          /* "user" (default) or "pool"; empty: default */
+    struct span salt;           /* narrows the scope to those who give the same */
+    struct span session;        /* empty: none */
+    struct span idempotency_key;
+    struct span on_behalf_of;   /* user name; only front ends */
+    const struct wire_resume *resume;
+    uint32_t n_resume;
+};
+
+struct wire_piece {             /* one token with its log-probability, where asked */
+    int32_t id;
+    float logprob;
+    struct span bytes;          /* the token's bytes, perhaps half a character */
+};
+
+struct wire_token_logprobs {
+    struct wire_piece chosen;
+    const struct wire_piece *top;
+    uint32_t n_top;
+};
+
+/* token {id, choice, index, ids, text, logprobs?}: tokens index .. index + n_ids - 1 of the choice, and the text they released.
+ * text may lag behind ids (a half character, a possible stop string) and may come with n_ids 0. */
+struct wire_token {
+    struct span id;
+    uint32_t choice, index;
+    const int32_t *ids;
+    uint32_t n_ids;
+    struct span text;
+    const struct wire_token_logprobs *logprobs; /* [n_ids] or NULL */
+};
+
+struct wire_choice_end {
+    enum finish_reason reason;  /* "stop", "length", "cancelled", "error" */
+    int32_t stop_index;         /* which stop string ended it; -1: none */
+    uint32_t n_tokens;
+};
+
+struct wire_done {
+    struct span id;
+    struct wire_choice_end choices[CHOICES_MAX];
+    uint32_t n_choices;
+    uint32_t prompt_tokens, cached_tokens, completion_tokens;
+    double queue_ms, prefill_ms, first_token_ms, total_ms;
+    uint32_t worker;            /* slot that finished it */
+    uint32_t takeovers;         /* how often a worker died under it */
+    uint32_t preemptions;
+    struct span model, system_fingerprint;
+};
+
+struct wire_error {
+    struct span id;             /* empty: about the connection */
+    struct error error;
+    uint32_t retry_after_ms;    /* 0: no advice */
+};
+
+/* --- decode ---------------------------------------------------------------------------------- */
+
+struct wire_message {
+    enum wire_type type;
+    struct span id;             /* of the request it is about; empty where the message has none */
+    union {
+        struct wire_generate generate;
+        struct { struct span model, text; bool special; } tokenize;
+        struct { struct span session; } session_end;
+        struct { struct span client; } hello;
+        struct { uint64_t seed; struct span request; } accepted;
+        struct wire_token token;
+        struct { bool running; uint32_t ahead; } progress;
+        struct wire_done done;
+        struct wire_error error;
+        struct { const int32_t *at; uint32_t n; } ids;
+        struct { struct span body; } raw; /* HELLO_REPLY, MODELS_REPLY, STATUS_REPLY: the whole map, for wire_to_json() */
+    };
+    void *arena;                /* opaque; freed by deinit */
+};
+
+/* Decode the second frame.  Borrows frame until wire_message_deinit.  ST_OK, or ST_INVALID / ST_LIMIT / ST_UNSUPPORTED with *err set
+ * (ret_message->id is then set if an id could be read, so that the error can be sent to it), ST_NOMEM. */
+MUST_CHECK enum status wire_decode_request(struct span frame, struct wire_message *ret_message, struct error *err);
+MUST_CHECK enum status wire_decode_reply(struct span frame, struct wire_message *ret_message, struct error *err);
+void wire_message_deinit(struct wire_message *m);
+
+/* ST_OK when frame is our signature; ST_INVALID otherwise; ST_UNSUPPORTED for another major version (*ret_major). */
+MUST_CHECK enum status wire_check_signature(struct span frame, uint8_t *ret_major);
+
+/* --- encode ---------------------------------------------------------------------------------- */
+
+/* A growing buffer for one outgoing message; reuse it.  at/n are valid until the next encode. */
+struct wire_buffer {
+    uint8_t *at;
+    size_t n, capacity;
+    bool failed;                /* out of memory while encoding */
+};
+void wire_buffer_deinit(struct wire_buffer *b);
+
+/* Each clears the buffer and writes one whole map.  ST_OK or ST_NOMEM. */
+MUST_CHECK enum status wire_encode_hello(struct wire_buffer *b, struct span client);
+MUST_CHECK enum status wire_encode_generate(struct wire_buffer *b, const struct wire_generate *g);
+MUST_CHECK enum status wire_encode_simple(struct wire_buffer *b, enum wire_type type, struct span id); /* cancel, models, status */
+MUST_CHECK enum status wire_encode_tokenize(struct wire_buffer *b, struct span id, struct span model, struct span text, bool special);
+MUST_CHECK enum status wire_encode_session_end(struct wire_buffer *b, struct span id, struct span session);
+MUST_CHECK enum status wire_encode_accepted(struct wire_buffer *b, struct span id, struct span request, uint64_t seed);
+MUST_CHECK enum status wire_encode_token(struct wire_buffer *b, const struct wire_token *t);
+MUST_CHECK enum status wire_encode_progress(struct wire_buffer *b, struct span id, bool running, uint32_t ahead);
+MUST_CHECK enum status wire_encode_done(struct wire_buffer *b, const struct wire_done *d);
+MUST_CHECK enum status wire_encode_error(struct wire_buffer *b, const struct wire_error *e);
+MUST_CHECK enum status wire_encode_ids(struct wire_buffer *b, struct span id, const int32_t *ids, uint32_t n);
+
+/* Free-form maps (hello reply, models, status): begin, put, end.  Counts are patched in by the writer. */
+void wire_map_begin(struct wire_buffer *b, const char *key);   /* key NULL: the outermost, or an array's element */
+void wire_array_begin(struct wire_buffer *b, const char *key);
+void wire_end(struct wire_buffer *b);
+void wire_put_str(struct wire_buffer *b, const char *key, struct span value);
+void wire_put_u64(struct wire_buffer *b, const char *key, uint64_t value);
+void wire_put_f64(struct wire_buffer *b, const char *key, double value);
+void wire_put_bool(struct wire_buffer *b, const char *key, bool value);
+
+/* Any valid msgpack map as one line of JSON text (strings must be UTF-8; bin becomes base64; non-finite numbers null).
+ * Gives the caller *ret_json, NUL-terminated, to be freed with free().  ST_OK, ST_INVALID, ST_NOMEM. */
+MUST_CHECK enum status wire_to_json(struct span frame, char **ret_json);
+
+const char *finish_reason_name(enum finish_reason r);
+
+#endif
