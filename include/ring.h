@@ -13,7 +13,9 @@
  *   P3  store tail   seq_cst   --> C1, D4      C3  store head   seq_cst   --> P1
  *
  * P3 pairs with C1: who sees the new tail sees the whole message.  C3 pairs with P1: who sees the new head knows that the
- * reader has finished with the slots.  P3 is seq_cst, not release, because a doorbell hangs on it (doorbell.h, D1).
+ * reader has finished with the slots.  P3 is seq_cst, not release, because a doorbell hangs on it (doorbell.h, D1), and the
+ * load in ring_peek that decides about sleeping is seq_cst (D4).  C3 and the load in ring_room are seq_cst too, so that
+ * a producer may sleep until there is room with the same protocol the other way round.
  * Positions are 64 bits and only grow, so full and empty cannot be confused.  A message of several slots is published by one
  * store of tail: the consumer sees all of it or nothing. */
 #ifndef RING_H
