@@ -1,6 +1,6 @@
 /* region.h - the shared memory between the broker and one life of one worker.
  *
- *   [header][card][stats][slot flags x REGION_SLOTS][request ring][event ring][arena ...............]
+ *   [header][card][stats][slot flags x REGION_SLOTS][bells][request ring][event ring][arena ...............]
  *
  * Made by the broker as a memfd, allocated in full (no SIGBUS later) and sealed against resizing, inherited by the worker
  * as a descriptor: no name in /dev/shm, nothing left after kill -9.  A region serves one life; a restarted worker gets a
@@ -11,6 +11,8 @@
  *   card          worker, until ready   broker, after event READY or FAILED
  *   stats         worker, each step     broker (relaxed; single values, no consistency between them)
  *   slot flags    broker                worker, each step
+ *   bells         [0] requests: worker  broker, after a push      (each side writes the flag that says it sleeps)
+ *                 [1] events: broker    worker, after a push
  *   request ring  broker pushes         worker pops
  *   event ring    worker pushes         broker pops
  *   arena         broker                worker; a ring of bytes: a record's bytes are free again when the request ring's
@@ -45,7 +47,7 @@ struct region_header {
     uint32_t worker_slot;       /* which slot of the pool */
     uint32_t life;              /* counts the runs of this slot */
     uint64_t boot_id;           /* of the broker */
-    uint64_t card_at, stats_at, flags_at, requests_at, events_at, arena_at; /* offsets, multiples of 64 */
+    uint64_t card_at, stats_at, flags_at, bells_at, requests_at, events_at, arena_at; /* offsets, multiples of 64 */
     uint32_t n_request_slots, n_event_slots;
     uint64_t arena_bytes;
 };
