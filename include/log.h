@@ -1,7 +1,7 @@
 /* log.h - one event per line on standard error: `2026-01-31T12:00:00.123Z info worker event=restart slot=2 reason=sigkill`.
  *
- * `event` is a short constant word; the format that follows yields key=value pairs with units in the keys.  Values with
- * spaces or quotes are written by LOG_STR as "..." with escapes.  Never log prompts, answers or keys.
+ * `event` is a short constant word; the format that follows yields key=value pairs with units in the keys.  Values that
+ * may hold spaces or quotes go through log_quote, which writes "..." with escapes.  Never log prompts, answers or keys.
  * Any thread may log; a line is one write(2). */
 #ifndef LOG_H
 #define LOG_H

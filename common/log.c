@@ -1,0 +1,143 @@
+/* log.c - one event, one line, one write.
+ *
+ * A line is built in a buffer on the stack and handed to write(2) at once, so lines of several threads and
+ * processes that share standard error do not mix (a pipe takes up to PIPE_BUF bytes as one).  Nothing is
+ * buffered: what was logged before a crash is there.  Values come from users now and then, so control
+ * bytes never reach the terminal: what log_quote did not escape is written as '?'. */
+#include "log.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LINE_BYTES = 2048, PROGRAM_BYTES = 32 };
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+static char program_name[PROGRAM_BYTES] = "weir";
+static enum log_level level_max = LOG_LEVEL_INFO;
+
+void log_init(const char *program, enum log_level level)
+{
+    snprintf(program_name, sizeof(program_name), "%s", program);
+    level_max = level;
+}
+
+int log_level_from_name(const char *name)
+{
+    for (int i = 0; i < (int)(sizeof(level_names) / sizeof(level_names[0])); i++)
+        if (strcmp(name, level_names[i]) == 0)
+            return i;
+    return -1;
+}
+
+/* `2026-01-31T12:00:00.123Z info worker event=restart`; returns its bytes. */
+static size_t write_head(char *line, size_t line_bytes, enum log_level level, const char *event)
+{
+    struct timespec now;
+    struct tm utc;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    size_t n = strftime(line, line_bytes, "%Y-%m-%dT%H:%M:%S", &utc);
+    int more = snprintf(line + n, line_bytes - n, ".%03ldZ %s %s event=%s", now.tv_nsec / 1000000,
+                        level_names[level], program_name, event);
+    return more < 0 ? n : n + (size_t)more < line_bytes ? n + (size_t)more : line_bytes - 1;
+}
+
+static void write_all(const char *at, size_t n)
+{
+    while (n > 0) {
+        ssize_t done = write(STDERR_FILENO, at, n);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return; /* nowhere to complain to */
+        at += done;
+        n -= (size_t)done;
+    }
+}
+
+void log_event(enum log_level level, const char *event, const char *format, ...)
+{
+    char line[LINE_BYTES];
+    va_list args;
+    int saved_errno = errno;
+
+    if (level > level_max)
+        return;
+    size_t n = write_head(line, sizeof(line) - 1, level, event); /* one byte stays for the newline */
+    if (format[0] != '\0' && n + 2 < sizeof(line)) {
+        line[n++] = ' ';
+        va_start(args, format);
+        int more = vsnprintf(line + n, sizeof(line) - 1 - n, format, args);
+        va_end(args);
+        if (more >= 0 && n + (size_t)more < sizeof(line) - 1) {
+            n += (size_t)more;
+        } else if (more >= 0) { /* too long: say so */
+            n = sizeof(line) - 2;
+            memcpy(line + n - 3, "...", 3);
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7F)
+            line[i] = '?';
+    line[n++] = '\n';
+    write_all(line, n);
+    errno = saved_errno;
+}
+
+/* Write c as it stands between quotes; returns how many of out's 4 bytes are used. */
+static size_t quote_byte(unsigned char c, char out[4])
+{
+    static const char hex[] = "0123456789abcdef";
+
+    if (c == '"' || c == '\\') {
+        out[0] = '\\';
+        out[1] = (char)c;
+        return 2;
+    }
+    if (c < 0x20 || c == 0x7F) {
+        out[0] = '\\';
+        out[1] = 'x';
+        out[2] = hex[c >> 4];
+        out[3] = hex[c & 15];
+        return 4;
+    }
+    out[0] = (char)c;
+    return 1;
+}
+
+const char *log_quote(char *buf, unsigned long buf_bytes, const char *text)
+{
+    enum { TAIL = 5 }; /* `..."` and the NUL */
+    size_t n = 0, fits = 0;
+
+    if (buf_bytes < 1 + TAIL) {
+        if (buf_bytes > 0)
+            buf[0] = '\0';
+        return buf;
+    }
+    buf[n++] = '"';
+    fits = n;
+    for (const char *p = text; *p != '\0'; p++) {
+        char out[4];
+        size_t out_bytes = quote_byte((unsigned char)*p, out);
+
+        if (n + out_bytes + 2 >
+            buf_bytes) { /* go back to where the dots still fit, and not inside a character */
+            while (fits > 1 && ((unsigned char)buf[fits] & 0xC0) == 0x80)
+                fits--;
+            memcpy(buf + fits, "...\"", TAIL);
+            return buf;
+        }
+        memcpy(buf + n, out, out_bytes);
+        n += out_bytes;
+        if (n + TAIL <= buf_bytes)
+            fits = n;
+    }
+    memcpy(buf + n, "\"", 2);
+    return buf;
+}
