@@ -79,7 +79,13 @@ $(B)/kernels/cpu/%_avx2.c.o:       CFLAGS += -mavx2 -mfma -mf16c
 $(B)/kernels/cpu/%_avxvnni.c.o:    CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
 $(B)/kernels/cpu/%_avx512.c.o:     CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
 
+# The stamp is rewritten only when the id is another, so a commit rebuilds one file and what links it.
 $(B)/common/version.c.o: CPPFLAGS += -DWEIR_VERSION='"$(VERSION)"' -DWEIR_BUILD_ID='"$(BUILD_ID)"'
+$(B)/common/version.c.o: $(B)/build-id
+$(B)/build-id: FORCE
+	@mkdir -p $(@D)
+	@echo '$(VERSION) $(BUILD_ID)' | cmp -s - $@ || echo '$(VERSION) $(BUILD_ID)' >$@
+FORCE:
 
 $(B)/%.c.o: %.c
 	@mkdir -p $(@D)
@@ -107,6 +113,6 @@ lint:
 clean:
 	rm -rf build
 
-.PHONY: all tests test-unit lint clean
+.PHONY: all tests test-unit lint clean FORCE
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
