@@ -207,6 +207,11 @@ struct weir_answer {
     char *model, *system_fingerprint;
 };
 
+/* Build an answer out of events, for callers of weir_submit(): pass every event of one request, in order, with *answer NULL
+ * before the first.  WEIR_AGAIN: more will come.  WEIR_OK: DONE came, *answer is complete and the caller's.
+ * WEIR_FAILED: ERROR came (*err is its error; what had come stays in *answer) or memory is short; free *answer. */
+int weir_collect(struct weir_answer **answer, const struct weir_event *event, struct weir_error *err);
+
 /* Send one request and wait for its end.  Gives *ret_answer.  Callbacks of other open requests run meanwhile. */
 int weir_ask(struct weir_client *c, const struct weir_request *r, struct weir_answer **ret_answer, struct weir_error *err);
 void weir_answer_free(struct weir_answer *a); /* NULL is fine */
