@@ -102,17 +102,46 @@ $(B)/tests/%: $(B)/tests/%.c.o $(HELP) $(call lib,gateway client broker worker k
 
 $(B)/tests/%.o: CPPFLAGS += -I.    # only tests may include private headers: "worker/kv_cache.h"
 
+# Fuzz targets bring their own main from libFuzzer: tests/fuzz/run.sh builds them with clang.
+$(B)/tests/fuzz/%: LDFLAGS += -fsanitize=fuzzer
+
 tests: $(UNIT)
 
-test-unit: $(UNIT)
-	@tests/run.sh $(UNIT)
+test:
+	@tools/deps.sh test
+	@$(MAKE) --no-print-directory all tests
+	@tests/all.sh $(B)
+
+test-long:
+	@tools/deps.sh long
+	@tests/long.sh
 
 lint:
 	@tests/lint.sh
 
+# --- using it --------------------------------------------------------------
+
+deps:
+	@tools/deps.sh test
+
+demo try:
+	@tools/deps.sh demo
+	@$(MAKE) --no-print-directory all
+	@model=$$(tools/fetch-model.sh smollm2) && tools/demo.sh $@ "$$model"
+
+install: all $(B)/libweir.a
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 include/weir.h include/weir_batch.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(B)/libweir.a $(DESTDIR)$(PREFIX)/lib
+
+# What a program of your own links: the client library with what it needs of common.
+$(B)/libweir.a: $(call lib,client common)
+	$(call Q,AR)rm -f $@ && printf 'create %s\naddlib %s\naddlib %s\nsave\nend\n' $@ $^ | $(AR) -M
+
 clean:
 	rm -rf build
 
-.PHONY: all tests test-unit lint clean FORCE
+.PHONY: all tests test test-long lint deps demo try install clean FORCE
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

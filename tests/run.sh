@@ -1,12 +1,37 @@
-#!/bin/sh
-# Run each test program with a time limit (TEST_TIMEOUT_S, 120).  Exit code 77 of a test means "skipped".
+#!/bin/bash
+# Run test programs and scripts, each with a time limit, and count.  Exit code 77 of a test means "skipped".
+#
+# usage: run.sh LOG_DIR TEST...        TEST_TIMEOUT_S: seconds a test may take (180); TEST_JOBS: how many at once (1)
+# The last line is "N passed, N failed, N skipped"; the exit code is 1 if any failed.
+logs=$1
+shift
+mkdir -p "$logs"
 passed=0 failed=0 skipped=0
+
+run_one() {  # run_one TEST: log and exit code end up beside each other
+    local log
+    log=$logs/$(basename "$1").log
+    local began=$SECONDS
+    case $1 in
+    *.py) timeout -k 5 "${TEST_TIMEOUT_S:-180}" /usr/bin/python3 "$1" >"$log" 2>&1 ;;
+    *)    timeout -k 5 "${TEST_TIMEOUT_S:-180}" "$1" >"$log" 2>&1 ;;
+    esac
+    echo "$? $((SECONDS - began))" >"$log.rc"
+}
+
 for t in "$@"; do
-    timeout "${TEST_TIMEOUT_S:-120}" "$t" >"$t.log" 2>&1
-    case $? in
-        0)  passed=$((passed + 1)) ;;
-        77) skipped=$((skipped + 1)); echo "SKIP $t: $(tail -n 1 "$t.log")" ;;
-        *)  failed=$((failed + 1)); echo "FAIL $t"; tail -n 40 "$t.log" ;;
+    while [ "$(jobs -rp | wc -l)" -ge "${TEST_JOBS:-1}" ]; do wait -n; done
+    run_one "$t" &
+done
+wait
+
+for t in "$@"; do
+    log=$logs/$(basename "$t").log
+    read -r rc seconds <"$log.rc"
+    case $rc in
+    0)  passed=$((passed + 1)) ;;
+    77) skipped=$((skipped + 1)); echo "SKIP $t: $(tail -n 1 "$log")" ;;
+    *)  failed=$((failed + 1)); echo "FAIL $t (exit $rc after $seconds s)"; tail -n 40 "$log" | sed 's/^/    /' ;;
     esac
 done
 echo "$passed passed, $failed failed, $skipped skipped"

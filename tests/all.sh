@@ -1,0 +1,21 @@
+#!/bin/bash
+# Every unit, kernel, reference and integration test against one build.
+#
+# usage: all.sh BUILD_DIR
+# Tests find the programs by WEIR_BIN and the models by WEIR_TEST_MODEL and WEIR_TEST_MODEL_2.
+cd "$(dirname "$0")/.." || exit 1
+build=$1
+export WEIR_BIN=$PWD/$build/bin
+: "${WEIR_TEST_MODEL:=$(tools/fetch-model.sh smollm2)}"
+: "${WEIR_TEST_MODEL_2:=$(tools/fetch-model.sh gemma3)}"
+export WEIR_TEST_MODEL WEIR_TEST_MODEL_2
+
+programs=()
+for source in tests/unit/test_*.c tests/kernels/test_*.c tests/reference/test_*.c; do
+    [ -f "$source" ] && programs+=("$build/${source%.c}")
+done
+scripts=()
+for script in tests/integration/test_*.sh tests/integration/test_*.py; do
+    [ -f "$script" ] && scripts+=("$script")
+done
+exec tests/run.sh "$build/log" "${programs[@]}" "${scripts[@]}"

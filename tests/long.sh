@@ -1,0 +1,57 @@
+#!/bin/bash
+# The longer proofs: sanitizer builds, the second compiler, another architecture, fuzzing.  Each part has a budget in
+# seconds, in the table at the end; a part over its budget fails like a part that finds something.
+#
+# usage: long.sh [PART...]      all parts without arguments.  Run by `make test-long`, which has installed what is needed.
+cd "$(dirname "$0")/.." || exit 1
+passed=0 failed=0
+jobs=$(nproc)
+
+part() {  # part NAME BUDGET_S COMMAND...
+    local name=$1 budget=$2
+    shift 2
+    case " $wanted " in "  " | *" $name "*) ;; *) return ;; esac
+    local began=$SECONDS log=build/long/$name.log
+    mkdir -p build/long
+    if timeout -k 10 "$budget" "$@" >"$log" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok    $name ($((SECONDS - began)) s of $budget)"
+    else
+        failed=$((failed + 1))
+        echo "FAIL  $name (exit $?, $((SECONDS - began)) s of $budget)"
+        tail -n 60 "$log" | sed 's/^/    /'
+    fi
+}
+
+# The unit and integration tests, built with sanitizers.
+sanitized() {
+    make -j"$jobs" SAN=address,undefined WERROR=1 all tests &&
+        ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
+        TEST_TIMEOUT_S=400 tests/all.sh build/address,undefined
+}
+
+# Ring and doorbell between threads of one process: the thread sanitizer sees no race between processes.
+threads() {
+    make -j"$jobs" SAN=thread B=build/thread build/thread/tests/unit/test_ring build/thread/tests/unit/test_doorbell &&
+        tests/run.sh build/thread/log build/thread/tests/unit/test_ring build/thread/tests/unit/test_doorbell
+}
+
+second_compiler() {
+    make -j"$jobs" CC=clang B=build/clang WERROR=1 all tests && tests/run.sh build/clang/log build/clang/tests/unit/test_* \
+        build/clang/tests/kernels/test_*
+}
+
+fuzz() {
+    tests/fuzz/run.sh "${FUZZ_SECONDS:-20}"
+}
+
+wanted=$*
+export -f sanitized threads second_compiler fuzz
+export jobs
+#    name             budget_s
+part second-compiler  420  bash -c second_compiler
+part thread-sanitizer 180  bash -c threads
+part sanitizers       900  bash -c sanitized
+part fuzz             420  bash -c fuzz
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
