@@ -1,0 +1,149 @@
+/* prefix_cache.c - joins kv_cache.c and prefix_index.c.
+ *
+ * Two sequences may compute the same block at the same time.  The second to publish it gives its own copy back and goes on
+ * with the first's: the bytes are equal by the promise on numerics, the pool holds each prefix once, and the path of nodes
+ * from the scope's root to a sequence's last published block is always pinned by that sequence, so it cannot lose its
+ * parent. */
+#include "prefix_cache.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+struct prefix_cache {
+    struct kv_cache *kv;
+    struct prefix_index *index;
+    uint64_t n_evictions;
+};
+
+enum status prefix_cache_new(uint32_t n_blocks, uint64_t secret, struct prefix_cache **ret_cache)
+{
+    struct prefix_cache *pc = calloc(1, sizeof(*pc));
+    if (pc == NULL)
+        return ST_NOMEM;
+    enum status st = kv_cache_new(n_blocks, &pc->kv);
+    if (st != ST_OK)
+        goto out;
+    st = prefix_index_new(n_blocks, secret, &pc->index);
+    if (st != ST_OK)
+        goto out;
+    *ret_cache = pc;
+    pc = NULL;
+out:
+    prefix_cache_free(pc);
+    return st;
+}
+
+void prefix_cache_free(struct prefix_cache *pc)
+{
+    if (pc == NULL)
+        return;
+    prefix_index_free(pc->index);
+    kv_cache_free(pc->kv);
+    free(pc);
+}
+
+uint32_t prefix_cache_peek(const struct prefix_cache *pc, struct prefix_scope scope, const int32_t *tokens,
+                           uint32_t n_tokens, uint32_t *scratch)
+{
+    struct prefix_match m;
+    prefix_index_match(pc->index, scope, tokens, n_tokens, scratch, &m);
+    return prefix_match_tokens(&m);
+}
+
+void prefix_cache_match(struct prefix_cache *pc, struct prefix_scope scope, const int32_t *tokens, uint32_t n_tokens,
+                        uint32_t *ret_blocks, struct prefix_match *ret_match)
+{
+    prefix_index_match(pc->index, scope, tokens, n_tokens, ret_blocks, ret_match);
+    for (uint32_t i = 0; i < ret_match->n_blocks; i++)
+        kv_cache_pin(pc->kv, ret_blocks[i]);
+    if (ret_match->partial != KV_BLOCK_NONE)
+        kv_cache_pin(pc->kv, ret_match->partial);
+}
+
+enum status prefix_cache_take(struct prefix_cache *pc, uint32_t *ret_block)
+{
+    bool evicted = false;
+    enum status st = kv_cache_take(pc->kv, ret_block, &evicted);
+    if (st != ST_OK)
+        return st;
+    if (evicted) {
+        prefix_index_remove(pc->index, *ret_block);
+        pc->n_evictions++;
+    }
+    return ST_OK;
+}
+
+/* A tail that the new node extends is of no more use; one that somebody is copying from stays until it ages out. */
+static void drop_superseded(struct prefix_cache *pc, struct prefix_scope scope, uint32_t parent, const int32_t *tokens,
+                            uint32_t n_tokens)
+{
+    uint32_t b = prefix_index_superseded(pc->index, scope, parent, tokens, n_tokens);
+    if (b == KV_BLOCK_NONE || kv_cache_state(pc->kv, b) != KV_CACHED)
+        return;
+    prefix_index_remove(pc->index, b);
+    kv_cache_forget(pc->kv, b);
+}
+
+uint32_t prefix_cache_publish(struct prefix_cache *pc, struct prefix_scope scope, uint32_t parent, uint32_t block,
+                              const int32_t *tokens, uint32_t n_tokens)
+{
+    assert(kv_cache_pins(pc->kv, block) == 1);
+    assert(parent == KV_BLOCK_NONE || kv_cache_pins(pc->kv, parent) > 0);
+
+    uint32_t holder = prefix_index_insert(pc->index, scope, parent, block, tokens, n_tokens);
+    if (holder == block) {
+        kv_cache_publish(pc->kv, block);
+        drop_superseded(pc, scope, parent, tokens, n_tokens);
+    } else {
+        kv_cache_pin(pc->kv, holder);
+        kv_cache_release(pc->kv, block);
+    }
+    return holder;
+}
+
+void prefix_cache_pin(struct prefix_cache *pc, uint32_t block)
+{
+    kv_cache_pin(pc->kv, block);
+}
+
+void prefix_cache_release(struct prefix_cache *pc, uint32_t block)
+{
+    kv_cache_release(pc->kv, block);
+}
+
+struct kv_counts prefix_cache_counts(const struct prefix_cache *pc)
+{
+    return kv_cache_counts(pc->kv);
+}
+
+uint32_t prefix_cache_n_blocks(const struct prefix_cache *pc)
+{
+    return kv_cache_n_blocks(pc->kv);
+}
+
+uint32_t prefix_cache_n_available(const struct prefix_cache *pc)
+{
+    return kv_cache_n_available(pc->kv);
+}
+
+uint64_t prefix_cache_evictions(const struct prefix_cache *pc)
+{
+    return pc->n_evictions;
+}
+
+void prefix_cache_check(const struct prefix_cache *pc)
+{
+    kv_cache_check(pc->kv);
+    prefix_index_check(pc->index);
+    for (uint32_t b = 0; b < kv_cache_n_blocks(pc->kv); b++) {
+        assert(kv_cache_is_published(pc->kv, b) == prefix_index_has(pc->index, b));
+        if (!prefix_index_has(pc->index, b))
+            continue;
+        uint32_t parent = prefix_index_parent(pc->index, b);
+        if (kv_cache_state(pc->kv, b) == KV_PINNED && parent != KV_BLOCK_NONE)
+            assert(kv_cache_state(pc->kv, parent) == KV_PINNED);
+    }
+    uint32_t oldest = kv_cache_oldest(pc->kv);
+    if (oldest != KV_BLOCK_NONE)
+        assert(prefix_index_n_children(pc->index, oldest) == 0);
+}
