@@ -27,7 +27,7 @@ endif
 
 WARN     := -Wall -Wextra -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wpointer-arith
 CFLAGS   ?= -O2 -g
-CPPFLAGS += -D_GNU_SOURCE -Iinclude
+CPPFLAGS += -D_GNU_SOURCE -iquote include    # not -I: <limits.h> is the C library's
 override CFLAGS += -std=c11 $(WARN) -fno-strict-aliasing -ffp-contract=off -MMD -MP $(if $(WERROR),-Werror)
 LDLIBS   := -lm -lpthread
 BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
