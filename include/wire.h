@@ -3,9 +3,9 @@
  *
  * A message is two frames: ['W' 'E' 'I' 'R' major-version-byte] [one msgpack map].  The map's "type" says which message it is.
  * Decoding checks, before it allocates anything: frame size, nesting, number of objects, announced counts against the bytes
- * that are left, trailing bytes, duplicate keys.  Then types, ranges, UTF-8 of every string (prompts too), and unknown keys: `unknown_field` by
- * name, on requests; a known OpenAI parameter we do not implement (tools, response_format, suffix, best_of, ...) is `unsupported_parameter`.
- * Replies are decoded leniently: unknown keys are skipped.
+ * that are left, trailing bytes, UTF-8 of every string (prompts too).  Then keys given twice, types, ranges, and unknown keys:
+ * `unknown_field` by name, on requests; a parameter of other APIs that we do not implement (tools, response_format, suffix, ...)
+ * is `unsupported_parameter` (parameters.h).  nil is the same as absent.  Replies are decoded leniently: unknown keys are skipped.
  *
  * Decoded structs borrow: spans point into the frame's bytes or into the message's own arena (wire_message_deinit frees that). */
 #ifndef WIRE_H
@@ -16,6 +16,7 @@
 
 #include "error.h"
 #include "limits.h"
+#include "parameters.h" /* wire_is_unsupported_parameter */
 #include "sampling.h"
 #include "span.h"
 #include "status.h"
@@ -64,7 +65,8 @@ struct wire_resume {            /* a choice a client wants continued after the b
 };
 
 struct wire_generate {
-    struct span id;             /* client's own, unique on its connection, 1 .. CLIENT_ID_BYTES_MAX bytes; str or bin or integer as text */
+    struct span id;             /* client's own, unique on its connection, 1 .. CLIENT_ID_BYTES_MAX bytes; str or bin or integer as text;
+                                 * goes back as str, or as bin where it is not UTF-8 */
     struct span model;          /* empty: the first */
     struct span adapter;        /* only empty is served: else unsupported_parameter */
     enum work_prompt prompt_kind; /* exactly one of prompt, prompt_ids, messages */
@@ -111,7 +113,8 @@ struct wire_token_logprobs {
 };
 
 /* token {id, choice, index, ids, text, logprobs?}: tokens index .. index + n_ids - 1 of the choice, and the text they released.
- * text may lag behind ids (a half character, a possible stop string) and may come with n_ids 0. */
+ * text may lag behind ids (a half character, a possible stop string) and may come with n_ids 0.  One message has to fit
+ * FRAME_BYTES_MAX and FRAME_ITEMS_MAX: an answer that comes whole (stream false) may take several. */
 struct wire_token {
     struct span id;
     uint32_t choice, index;
@@ -164,10 +167,12 @@ struct wire_message {
         struct { struct span body; } raw; /* HELLO_REPLY, MODELS_REPLY, STATUS_REPLY: the whole map, for wire_to_json() */
     };
     void *arena;                /* opaque; freed by deinit */
+    char id_digits[24];         /* what id points at when it came as an integer and decoding failed */
 };
 
-/* Decode the second frame.  Borrows frame until wire_message_deinit.  ST_OK, or ST_INVALID / ST_LIMIT / ST_UNSUPPORTED with *err set
- * (ret_message->id is then set if an id could be read, so that the error can be sent to it), ST_NOMEM. */
+/* Decode the second frame.  Borrows frame until wire_message_deinit.  ST_OK, or ST_INVALID / ST_LIMIT / ST_UNSUPPORTED / ST_NOMEM
+ * with *err set.  After an error ret_message->type is WIRE_INVALID and ret_message->id is set if an id could be read, so that
+ * the error can be sent to it (it points into frame or into *ret_message: do not copy the struct); deinit is then harmless, not needed. */
 MUST_CHECK enum status wire_decode_request(struct span frame, struct wire_message *ret_message, struct error *err);
 MUST_CHECK enum status wire_decode_reply(struct span frame, struct wire_message *ret_message, struct error *err);
 void wire_message_deinit(struct wire_message *m);
@@ -177,13 +182,19 @@ MUST_CHECK enum status wire_check_signature(struct span frame, uint8_t *ret_majo
 
 /* --- encode ---------------------------------------------------------------------------------- */
 
-/* A growing buffer for one outgoing message; reuse it.  at/n are valid until the next encode. */
+/* A growing buffer for one outgoing message; reuse it.  at/n are valid until the next encode.  All zero is a fresh one. */
 struct wire_buffer {
     uint8_t *at;
     size_t n, capacity;
     bool failed;                /* out of memory while encoding */
+    uint32_t depth;             /* private from here on: the lists and maps that are begun and not yet ended */
+    struct { size_t header_at; uint32_t n_elements; bool is_map; } open[FRAME_NESTING_MAX];
 };
 void wire_buffer_deinit(struct wire_buffer *b);
+
+/* Every default of the protocol (n 1, stream, temperature 1, top_p 1, ...): start from it, then set what the request says.  What
+ * still has its default is not encoded. */
+void wire_generate_init(struct wire_generate *g);
 
 /* Each clears the buffer and writes one whole map.  ST_OK or ST_NOMEM. */
 MUST_CHECK enum status wire_encode_hello(struct wire_buffer *b, struct span client);
@@ -198,7 +209,9 @@ MUST_CHECK enum status wire_encode_done(struct wire_buffer *b, const struct wire
 MUST_CHECK enum status wire_encode_error(struct wire_buffer *b, const struct wire_error *e);
 MUST_CHECK enum status wire_encode_ids(struct wire_buffer *b, struct span id, const int32_t *ids, uint32_t n);
 
-/* Free-form maps (hello reply, models, status): begin, put, end.  Counts are patched in by the writer. */
+/* Free-form maps (hello reply, models, status): begin, put, end.  Counts are patched in by the writer; a map has at most 65535 entries.
+ * Beginning the outermost map clears the buffer; when it is ended, b->failed says whether all of it was written.  In an
+ * array, keys are NULL.  Unbalanced calls and more than FRAME_NESTING_MAX open at once are programming errors and abort. */
 void wire_map_begin(struct wire_buffer *b, const char *key);   /* key NULL: the outermost, or an array's element */
 void wire_array_begin(struct wire_buffer *b, const char *key);
 void wire_end(struct wire_buffer *b);
