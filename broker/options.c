@@ -1,0 +1,280 @@
+/* options.c - see options.h.  Numbers that are not given are chosen here, once, from the machine; the log says which. */
+#include "options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "machine.h"
+
+const struct config_key options_keys[] = {
+    { .name = "model", .type = CONFIG_LIST, .value = "[NAME=]FILE",
+      .help = "serve this GGUF file under NAME (default: the file's name); repeats, the first is the default" },
+    { .name = "workers", .type = CONFIG_U64, .value = "N", .min = 1, .max = WORKERS_MAX,
+      .help = "worker processes in all, shared out to the models in turn; default: one a model" },
+    { .name = "device", .type = CONFIG_LIST, .value = "DEVICE",
+      .help = "auto, cpu or cuda:K; repeated, the workers take them in turn; default: auto" },
+    { .name = "threads", .type = CONFIG_U64, .value = "N", .min = 1, .max = 1024,
+      .help = "threads of one worker; default: usable CPUs / workers" },
+    { .name = "kv-bytes", .type = CONFIG_BYTES, .value = "BYTES", .min = 1 << 20, .max = 1e15,
+      .help = "KV cache of one worker; default: a quarter of the available memory, at most 1 GiB, shared out to the workers" },
+    { .name = "runtime-dir", .type = CONFIG_STRING, .value = "DIR", .help = "folder of the socket and its lock" },
+    { .name = "endpoint", .type = CONFIG_STRING, .value = "ENDPOINT", .help = "default: ipc://RUNTIME-DIR/broker.sock" },
+    { .name = "worker-program", .type = CONFIG_STRING, .value = "FILE", .help = "default: weir-worker beside this program" },
+    { .name = "users-file", .type = CONFIG_STRING, .value = "FILE", .help = "who is who; read again on SIGHUP" },
+    { .name = "front-end-uid", .type = CONFIG_LIST, .value = "UID",
+      .help = "may speak for other users; repeats; default: the broker's own uid" },
+    { .name = "pool-bytes", .type = CONFIG_BYTES, .fallback = "512M", .value = "BYTES", .min = 8 << 20, .max = 1e13,
+      .help = "prompts and undelivered output of all requests" },
+    { .name = "user-running-max", .type = CONFIG_U64, .value = "N", .max = REQUESTS_MAX,
+      .help = "requests of one user that run at once; 0: no limit of its own" },
+    { .name = "drain-seconds", .type = CONFIG_MS, .fallback = "30s", .value = "TIME", .max = 86400e3,
+      .help = "after SIGTERM, what runs may take so long to finish" },
+    { .name = "hang-seconds", .type = CONFIG_MS, .fallback = "120s", .value = "TIME", .min = 100, .max = 86400e3,
+      .help = "a worker with work that shows no life for so long is killed" },
+    { .name = "start-seconds", .type = CONFIG_MS, .fallback = "10m", .value = "TIME", .min = 100, .max = 86400e3,
+      .help = "a worker that is not ready after so long is killed" },
+    { .name = "slow-reader-seconds", .type = CONFIG_MS, .fallback = "60s", .value = "TIME", .min = 100, .max = 86400e3,
+      .help = "a client that takes nothing of a full backlog for so long loses the request" },
+    { .name = "ready-fd", .type = CONFIG_U64, .value = "FD", .min = 3, .max = 1 << 20,
+      .help = "descriptor that gets the ready line, then is closed" },
+    { .name = "log-level", .type = CONFIG_STRING, .fallback = "info", .value = "LEVEL", .help = "error, warn, info or debug" },
+};
+const size_t options_n_keys = sizeof(options_keys) / sizeof(options_keys[0]);
+
+static enum status invalid(struct error *err, const char *param, const char *message, const char *value)
+{
+    error_set(err, ERR_INVALID_PARAMETER, param, message, value);
+    return ST_INVALID;
+}
+
+static bool name_ok(const char *name, size_t n)
+{
+    if (n == 0 || n >= NAME_BYTES_MAX)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)name[i]) && strchr("._-:/+@", name[i]) == NULL)
+            return false;
+    return true;
+}
+
+/* "NAME=FILE" or "FILE", whose name without folder and .gguf is the model's. */
+static enum status add_model(struct options *o, const char *item, struct error *err)
+{
+    const char *equals = strchr(item, '='), *slash = strchr(item, '/');
+    const char *name = item, *path = item;
+    size_t n;
+
+    if (o->n_models == MODELS_MAX)
+        return invalid(err, "model", "too many models at \"%s\": the limit is 16", item);
+    if (equals != NULL && (slash == NULL || equals < slash)) {
+        n = (size_t)(equals - item);
+        path = equals + 1;
+    } else {
+        slash = strrchr(item, '/');
+        name = slash != NULL ? slash + 1 : item;
+        n = strlen(name);
+        if (n > 5 && strcmp(name + n - 5, ".gguf") == 0)
+            n -= 5;
+    }
+    if (!name_ok(name, n))
+        return invalid(err, "model", "\"%s\" gives no name of 1 to 63 letters, digits or ._-:/+@; write NAME=FILE", item);
+    if (path[0] == '\0' || access(path, R_OK) != 0) {
+        error_set(err, ERR_INVALID_PARAMETER, "model", "cannot read \"%s\": %s", path, path[0] ? strerror(errno) : "no file");
+        return ST_INVALID;
+    }
+    char *to = o->model_names[o->n_models];
+    memcpy(to, name, n);
+    to[n] = '\0';
+    for (uint32_t i = 0; i < o->n_models; i++)
+        if (strcmp(o->model_names[i], to) == 0)
+            return invalid(err, "model", "two models are called \"%s\"; write NAME=FILE", to);
+    o->model_paths[o->n_models++] = path;
+    return ST_OK;
+}
+
+static enum status read_models(struct options *o, struct error *err)
+{
+    const char *const *items;
+    size_t n = config_list(o->config, "model", &items);
+
+    if (n == 0)
+        return invalid(err, "model", "no model given: --model FILE%s", "");
+    for (size_t i = 0; i < n; i++) {
+        enum status st = add_model(o, items[i], err);
+        if (st != ST_OK)
+            return st;
+    }
+    return ST_OK;
+}
+
+static bool device_ok(const char *device)
+{
+    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
+        return true;
+    if (strncmp(device, "cuda:", 5) != 0)
+        return false;
+    size_t digits = strspn(device + 5, "0123456789");
+    return digits >= 1 && digits <= 3 && device[5 + digits] == '\0';
+}
+
+static enum status read_workers(struct options *o, struct error *err)
+{
+    const char *const *devices;
+    size_t n_devices = config_list(o->config, "device", &devices);
+    uint32_t n_cpu = 0;
+
+    o->n_workers = config_is_set(o->config, "workers") ? (uint32_t)config_u64(o->config, "workers") : o->n_models;
+    if (o->n_workers < o->n_models) {
+        error_set(err, ERR_INVALID_PARAMETER, "workers", "%u models need at least as many workers; there are %u", o->n_models,
+                  o->n_workers);
+        return ST_INVALID;
+    }
+    for (size_t i = 0; i < n_devices; i++)
+        if (!device_ok(devices[i]))
+            return invalid(err, "device", "\"%s\" is not auto, cpu or cuda:K", devices[i]);
+    for (uint32_t i = 0; i < o->n_workers; i++) {
+        o->worker_models[i] = i % o->n_models;
+        o->worker_devices[i] = n_devices > 0 ? devices[i % n_devices] : "auto";
+        n_cpu += strncmp(o->worker_devices[i], "cuda", 4) != 0;
+    }
+    uint32_t cpus = machine_cpus(), share = n_cpu > 0 ? cpus / n_cpu : cpus;
+    o->threads = config_is_set(o->config, "threads") ? (uint32_t)config_u64(o->config, "threads") : share > 0 ? share : 1;
+    if (config_is_set(o->config, "kv-bytes")) {
+        o->kv_bytes = config_u64(o->config, "kv-bytes");
+    } else {
+        uint64_t quarter = machine_memory_available() / 4, most = UINT64_C(1) << 30;
+
+        o->kv_bytes = (quarter < most ? quarter : most) / o->n_workers;
+        if (o->kv_bytes < (1 << 20))
+            o->kv_bytes = 1 << 20;
+    }
+    return ST_OK;
+}
+
+static enum status read_front_ends(struct options *o, struct error *err)
+{
+    const char *const *items;
+    size_t n = config_list(o->config, "front-end-uid", &items);
+
+    if (n > FRONT_ENDS_MAX)
+        return invalid(err, "front-end-uid", "too many: the limit is 16%s", "");
+    for (size_t i = 0; i < n; i++) {
+        char *end;
+        errno = 0;
+        unsigned long uid = strtoul(items[i], &end, 10);
+        if (!isdigit((unsigned char)items[i][0]) || *end != '\0' || errno != 0 || uid >= UINT32_MAX)
+            return invalid(err, "front-end-uid", "\"%s\" is not a uid", items[i]);
+        o->front_ends[o->n_front_ends++] = (uid_t)uid;
+    }
+    if (n == 0)
+        o->front_ends[o->n_front_ends++] = geteuid();
+    return ST_OK;
+}
+
+/* The program beside our own. */
+static enum status find_worker_program(struct options *o, struct error *err)
+{
+    const char *given = config_string(o->config, "worker-program");
+
+    if (given != NULL) {
+        if (strlen(given) >= sizeof(o->worker_program))
+            return invalid(err, "worker-program", "the path is too long: %s", given);
+        snprintf(o->worker_program, sizeof(o->worker_program), "%s", given);
+    } else {
+        static const char name[] = "weir-worker";
+        ssize_t n = readlink("/proc/self/exe", o->worker_program, sizeof(o->worker_program) - sizeof(name));
+        char *slash = n > 0 ? memrchr(o->worker_program, '/', (size_t)n) : NULL;
+
+        if (slash == NULL || (size_t)n >= sizeof(o->worker_program) - sizeof(name))
+            return invalid(err, "worker-program", "cannot tell where this program lies%s", "");
+        memcpy(slash + 1, name, sizeof(name));
+    }
+    if (access(o->worker_program, X_OK) != 0) {
+        error_set(err, ERR_INVALID_PARAMETER, "worker-program", "cannot run %s: %s", o->worker_program, strerror(errno));
+        return ST_INVALID;
+    }
+    return ST_OK;
+}
+
+static enum status read_endpoint(struct options *o, struct error *err)
+{
+    const char *dir = config_string(o->config, "runtime-dir"), *endpoint = config_string(o->config, "endpoint");
+    size_t n;
+
+    if (dir == NULL) {
+        enum status st = paths_runtime_dir(o->runtime_dir, err);
+        if (st != ST_OK)
+            return st;
+    } else if (strlen(dir) >= sizeof(o->runtime_dir)) {
+        return invalid(err, "runtime-dir", "the path is too long: %s", dir);
+    } else {
+        snprintf(o->runtime_dir, sizeof(o->runtime_dir), "%s", dir);
+    }
+    if (endpoint == NULL)
+        n = (size_t)snprintf(o->endpoint, sizeof(o->endpoint), "ipc://%.3900s/%s", o->runtime_dir, PATHS_BROKER_SOCKET);
+    else
+        n = (size_t)snprintf(o->endpoint, sizeof(o->endpoint), "%s", endpoint);
+    if (strncmp(o->endpoint, "tcp://", 6) == 0)
+        return invalid(err, "endpoint", "%s: tcp needs CURVE keys, which this build cannot check; use ipc://", o->endpoint);
+    if (strncmp(o->endpoint, "ipc:///", 7) != 0)
+        return invalid(err, "endpoint", "\"%s\" is not ipc:// with an absolute path", o->endpoint);
+    if (n - 6 > PATHS_SOCKET_BYTES_MAX) {
+        error_set(err, ERR_INVALID_PARAMETER, endpoint != NULL ? "endpoint" : "runtime-dir",
+                  "the socket's path has %zu bytes, a unix socket takes %d: %.120s", n - 6, PATHS_SOCKET_BYTES_MAX, o->endpoint + 6);
+        return ST_INVALID;
+    }
+    return ST_OK;
+}
+
+static enum status read_all(struct options *o, struct error *err)
+{
+    o->log_level_name = config_string(o->config, "log-level");
+    int level = log_level_from_name(o->log_level_name);
+    if (level < 0)
+        return invalid(err, "log-level", "\"%s\" is not error, warn, info or debug", o->log_level_name);
+    o->log_level = (enum log_level)level;
+    o->pool_bytes = config_u64(o->config, "pool-bytes");
+    o->drain_ms = config_u64(o->config, "drain-seconds");
+    o->hang_ms = config_u64(o->config, "hang-seconds");
+    o->start_ms = config_u64(o->config, "start-seconds");
+    o->slow_reader_ms = config_u64(o->config, "slow-reader-seconds");
+    o->user_running_max = config_u64(o->config, "user-running-max");
+    o->users_file = config_string(o->config, "users-file");
+    o->ready_fd = config_is_set(o->config, "ready-fd") ? (int)config_u64(o->config, "ready-fd") : -1;
+    if (config_n_args(o->config) > 0)
+        return invalid(err, "", "unexpected argument \"%s\"", config_arg(o->config, 0));
+    enum status st = read_models(o, err);
+    if (st == ST_OK)
+        st = read_workers(o, err);
+    if (st == ST_OK)
+        st = read_front_ends(o, err);
+    if (st == ST_OK)
+        st = find_worker_program(o, err);
+    if (st == ST_OK)
+        st = read_endpoint(o, err);
+    return st;
+}
+
+enum status options_of_config(struct config *config, struct options *ret_options, struct error *err)
+{
+    static struct options o; /* large, and there is one broker in a process */
+
+    memset(&o, 0, sizeof(o));
+    o.config = config;
+    enum status st = read_all(&o, err);
+    if (st == ST_OK)
+        *ret_options = o;
+    else
+        config_free(config);
+    return st;
+}
+
+void options_deinit(struct options *o)
+{
+    config_free(o->config);
+    o->config = NULL;
+}

@@ -1,0 +1,263 @@
+/* supervisor.c - see supervisor.h.
+ *
+ * fork and exec, with nothing but system calls between them: the child of a process with threads (libzmq's) may not allocate. */
+#include "supervisor.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "log.h"
+
+enum { CLOCK_SLACK_NS = 1000000000 };
+enum { ARGUMENT_BYTES = 32, OOM_SCORE_WORKER = 500, FIRST_FREE_FD = REGION_FD_CONTROL + 1, HIGH_FD = 16 };
+
+void supervisor_init_worker(struct worker *w, uint32_t slot, uint32_t model, const char *device)
+{
+    memset(w, 0, sizeof(*w));
+    w->slot = slot;
+    w->model = model;
+    w->device = device;
+    w->state = WORKER_WAITING;
+    w->pidfd = -1;
+    w->alone_request = -1;
+}
+
+uint64_t supervisor_backoff_ms(uint32_t failures)
+{
+    uint64_t ms = SUPERVISOR_BACKOFF_MS_MIN;
+
+    if (failures == 0)
+        return 0;
+    for (uint32_t i = 1; i < failures && ms < SUPERVISOR_BACKOFF_MS_MAX; i++)
+        ms *= 2;
+    return ms < SUPERVISOR_BACKOFF_MS_MAX ? ms : SUPERVISOR_BACKOFF_MS_MAX;
+}
+
+bool supervisor_hopeless(const struct worker *w)
+{
+    return w->failed_starts >= SUPERVISOR_HOPELESS || w->state == WORKER_STOPPED;
+}
+
+static void set_state(struct worker *w, enum worker_state state, uint64_t now_ns)
+{
+    w->state = state;
+    w->state_since_ns = now_ns;
+}
+
+static void wait_for_restart(struct worker *w, uint64_t now_ns)
+{
+    set_state(w, WORKER_WAITING, now_ns);
+    w->start_due_ns = now_ns + supervisor_backoff_ms(w->failures) * UINT64_C(1000000);
+}
+
+/* The child between fork and exec.  fds: memory, request bell, event bell, control.  Only system calls. */
+static void become_worker(const char *program, char *const argv[], const int fds[4], pid_t parent)
+{
+    sigset_t none;
+    char oom[8];
+    int high[4], fd;
+
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGPIPE, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(127); /* the broker died before the line above */
+
+    /* The descriptors may themselves have the numbers 3 to 6: move them out of the way first. */
+    for (int i = 0; i < 4; i++)
+        if ((high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, HIGH_FD)) < 0)
+            _exit(127);
+    for (int i = 0; i < 4; i++)
+        if (dup2(high[i], REGION_FD_MEMORY + i) < 0)
+            _exit(127);
+    fd = open("/dev/null", O_RDONLY);
+    if (fd < 0 || dup2(fd, 0) < 0)
+        _exit(127);
+    close_range(FIRST_FREE_FD, ~0u, 0);
+
+    fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        snprintf(oom, sizeof(oom), "%d", OOM_SCORE_WORKER);
+        ssize_t n = write(fd, oom, strlen(oom));
+        (void)n; /* it is only a preference */
+        close(fd);
+    }
+    execv(program, argv);
+    _exit(127);
+}
+
+static enum status spawn(struct worker *w, const struct supervisor_options *o)
+{
+    char threads[ARGUMENT_BYTES], kv_bytes[ARGUMENT_BYTES];
+    char *argv[] = { (char *)"weir-worker", (char *)"--model", (char *)o->model_paths[w->model],
+                     (char *)"--device", (char *)w->device, (char *)"--threads", threads,
+                     (char *)"--kv-bytes", kv_bytes, (char *)"--log-level", (char *)o->log_level, NULL };
+    const int fds[4] = { w->link.memory, w->link.bells[0], w->link.bells[1], w->link.control[1] };
+    pid_t parent = getpid();
+
+    snprintf(threads, sizeof(threads), "%" PRIu32, o->threads);
+    snprintf(kv_bytes, sizeof(kv_bytes), "%" PRIu64, o->kv_bytes);
+    pid_t pid = fork();
+    if (pid < 0) {
+        snprintf(w->error, sizeof(w->error), "cannot fork: %s", strerror(errno));
+        return ST_SYSTEM;
+    }
+    if (pid == 0)
+        become_worker(o->program, argv, fds, parent);
+    int pidfd = pidfd_open(pid, 0); /* not reaped yet, so the number is still its own */
+    if (pidfd < 0) {
+        snprintf(w->error, sizeof(w->error), "no pidfd for the worker: %s", strerror(errno));
+        kill(pid, SIGKILL);
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+            continue;
+        return ST_SYSTEM;
+    }
+    w->pid = pid;
+    w->pidfd = pidfd;
+    return ST_OK;
+}
+
+enum status supervisor_start(struct worker *w, const struct supervisor_options *o, uint64_t now_ns)
+{
+    assert(w->state == WORKER_WAITING);
+    enum status st = worker_link_open(&w->link, w->slot, w->life + 1, o->boot_id);
+
+    if (st != ST_OK) {
+        snprintf(w->error, sizeof(w->error), "no region for the worker: %s", status_text(st));
+    } else {
+        st = spawn(w, o);
+    }
+    if (st != ST_OK) {
+        log_error("worker_start_failed", "slot=%" PRIu32 " life=%" PRIu32, w->slot, w->life + 1);
+        worker_link_close(&w->link);
+        w->failures++;
+        w->failed_starts++;
+        wait_for_restart(w, now_ns);
+        return st;
+    }
+    worker_link_started(&w->link);
+    w->life++;
+    w->restarts = w->life - 1;
+    w->killed = KILL_NONE;
+    w->n_seqs = w->n_unstarted = 0;
+    w->alone_request = -1;
+    set_state(w, WORKER_STARTING, now_ns);
+    log_info("worker_start", "slot=%" PRIu32 " life=%" PRIu32 " pid=%d", w->slot, w->life, (int)w->pid);
+    return ST_OK;
+}
+
+void supervisor_ready(struct worker *w, uint64_t now_ns)
+{
+    assert(w->state == WORKER_STARTING);
+    w->has_card = true;
+    w->failed_starts = 0;
+    w->error[0] = '\0';
+    w->last_dispatch_ns = now_ns;
+    set_state(w, WORKER_READY, now_ns);
+}
+
+void supervisor_kill(struct worker *w, enum kill_reason reason)
+{
+    if (w->pidfd < 0)
+        return;
+    if (w->killed == KILL_NONE)
+        w->killed = reason;
+    if (pidfd_send_signal(w->pidfd, SIGKILL, NULL, 0) != 0 && errno != ESRCH)
+        log_error("worker_kill_failed", "slot=%" PRIu32 " errno=%d", w->slot, errno);
+}
+
+bool supervisor_reap(struct worker *w, struct supervisor_end *ret_end)
+{
+    siginfo_t info = { 0 };
+    int rc;
+
+    if (w->pidfd < 0)
+        return false;
+    do
+        rc = waitid(P_PIDFD, (id_t)w->pidfd, &info, WEXITED | WNOHANG);
+    while (rc != 0 && errno == EINTR);
+    if (rc != 0 || info.si_pid == 0)
+        return false;
+    close(w->pidfd);
+    w->pidfd = -1;
+    w->pid = 0;
+    ret_end->wait_code = info.si_code;
+    ret_end->wait_status = info.si_status;
+    ret_end->own_fault = takeover_own_fault(info.si_code, info.si_status, w->killed);
+    takeover_cause_text(info.si_code, info.si_status, w->killed, ret_end->cause);
+    return true;
+}
+
+void supervisor_bury(struct worker *w, const struct supervisor_end *end, bool again, uint64_t now_ns)
+{
+    bool was_ready = w->state == WORKER_READY || w->state == WORKER_LEAVING;
+    bool stable = was_ready && now_ns - w->state_since_ns >= SUPERVISOR_STABLE_MS * UINT64_C(1000000);
+
+    worker_link_close(&w->link);
+    w->n_seqs = w->n_unstarted = 0;
+    w->alone_request = -1;
+    if (stable)
+        w->failures = 0;
+    if (!was_ready) {
+        w->failed_starts++;
+        w->failures++;
+        if (w->error[0] == '\0')
+            snprintf(w->error, sizeof(w->error), "the worker ended before it was ready: %s%s", end->cause,
+                     end->wait_code == CLD_EXITED && end->wait_status == 127 ? " (its program could not be run)" : "");
+    } else if (end->own_fault) {
+        w->failures++;
+        snprintf(w->error, sizeof(w->error), "the last process ended: %s", end->cause);
+    }
+    if (again)
+        wait_for_restart(w, now_ns);
+    else
+        set_state(w, WORKER_STOPPED, now_ns);
+}
+
+enum supervisor_advice supervisor_advise(const struct worker *w, const struct supervisor_pulse *p,
+                                         const struct supervisor_options *o, uint64_t now_ns)
+{
+    /* The worker's clock values are input: a heartbeat in the future is none, or one lie would be life for ever.  (now_ns was
+     * read a little before the heartbeat.) */
+    uint64_t heartbeat_ns = p->heartbeat_ns <= now_ns + CLOCK_SLACK_NS ? p->heartbeat_ns : 0;
+    uint64_t alive_ns = heartbeat_ns > w->last_dispatch_ns ? heartbeat_ns : w->last_dispatch_ns;
+
+    switch (w->state) {
+    case WORKER_WAITING:
+        return now_ns >= w->start_due_ns ? ADVICE_START : ADVICE_NONE;
+    case WORKER_STARTING:
+        return now_ns - w->state_since_ns > o->start_ns_max && w->killed == KILL_NONE ? ADVICE_START_TIMEOUT : ADVICE_NONE;
+    case WORKER_READY:
+        if (p->n_active == 0 || w->killed != KILL_NONE)
+            return ADVICE_NONE;
+        if (now_ns > alive_ns && now_ns - alive_ns > o->hang_ns_max)
+            return ADVICE_HANG;
+        if (p->step_began_ns != 0 && now_ns > p->step_began_ns && now_ns - p->step_began_ns > o->hang_ns_max &&
+            now_ns - w->last_dispatch_ns > o->hang_ns_max)
+            return ADVICE_HANG;
+        return ADVICE_NONE;
+    case WORKER_LEAVING:
+    case WORKER_STOPPED:
+        return ADVICE_NONE;
+    }
+    return ADVICE_NONE;
+}
+
+const char *worker_state_name(enum worker_state s)
+{
+    static const char *const names[] = {
+        [WORKER_WAITING] = "waiting",   [WORKER_STARTING] = "starting", [WORKER_READY] = "ready",
+        [WORKER_LEAVING] = "leaving",   [WORKER_STOPPED] = "stopped",
+    };
+    return names[s];
+}
