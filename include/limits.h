@@ -51,6 +51,17 @@ enum {
     CONTEXT_TOKENS_MAX = 1 << 17,
     PIECE_BYTES_MAX = 512,         /* bytes one token stands for */
 
+    /* model file */
+    GGUF_KVS_MAX = 1 << 14,        /* key/value pairs */
+    GGUF_TENSORS_MAX = 1 << 16,
+    GGUF_KEY_BYTES_MAX = 1 << 10,  /* a key */
+    GGUF_NAME_BYTES_MAX = 63,      /* a tensor's name: the format's limit */
+    LAYERS_MAX = 1024,
+    VOCAB_MAX = 1 << 20,           /* tokens of a vocabulary */
+    MERGES_MAX = 1 << 21,          /* merge rules of a byte-pair vocabulary */
+    SPECIAL_TOKENS_BYTES_MAX = 1 << 22, /* texts of a vocabulary's control and user-defined tokens together */
+    TEMPLATE_BYTES_MAX = 1 << 18,  /* source of a chat template */
+
     /* jobs */
     LINE_BYTES_MAX = 2 << 20,      /* one line of a batch file */
     JOB_LINES_MAX = 250000,
