@@ -4,8 +4,10 @@
  * program's section ([broker], [gateway], ...) or in [weir], which all programs read, of an INI file.  Precedence: flag,
  * environment, file, fallback.  The file is --config FILE, else WEIR_CONFIG, else none.  Booleans: --x, --no-x, yes/no/true/false/1/0.
  * An unknown flag, an unknown key in the program's section, or a value that does not parse or is out of range is an error that
- * names where it came from ("weir.conf:12", "--workers", "WEIR_WORKERS"); a flag near to a known one is suggested.
- * Unknown keys of [weir] are allowed only if another program's table could have them: pass all_known_in_weir = false. */
+ * names where it came from ("weir.conf:12", "--workers", "WEIR_WORKERS"); a flag near to a known one is suggested.  Other
+ * programs' sections are skipped, and so are keys of [weir] that this table lacks, for another program may have them; but
+ * one letter off a known name is an error there too.  Comments are whole lines that begin with # or ;.
+ * Values that a stronger source replaces are checked all the same.  An empty environment variable counts as unset. */
 #ifndef CONFIG_H
 #define CONFIG_H
 
@@ -24,7 +26,8 @@ enum config_type {
     CONFIG_BYTES,    /* 512, 64K, 1.5G, 2GiB: powers of 1024 */
     CONFIG_MS,       /* 250ms, 5s, 10m, 1h, 2d; bare numbers are seconds */
     CONFIG_F64,
-    CONFIG_LIST,     /* may repeat; each occurrence adds a string.  Flags replace the list of the environment and the file */
+    CONFIG_LIST,     /* may repeat; each occurrence adds a string.  Flags replace the list of the environment and the file.  In the
+                      * environment, in a fallback, commas separate */
 };
 
 struct config_key {
@@ -40,7 +43,8 @@ struct config_key {
 struct config; /* opaque */
 
 /* Read everything.  argv[0] is skipped; "--" ends flags; what is not a flag is kept in order as arguments.
- * keys [n_keys] are borrowed for the life of the config.  --help and --version are left to the caller: look at config_flag().
+ * keys [n_keys] are borrowed for the life of the config.  When --help or --version is there,
+ * only the command line is read and the caller acts on it.
  * ST_OK, ST_INVALID (*err says what, code ERR_INVALID_PARAMETER), ST_NOMEM, ST_SYSTEM (the file cannot be read). */
 MUST_CHECK enum status config_load(const struct config_key *keys, size_t n_keys, const char *section, int argc, char *const *argv,
                                    struct config **ret_config, struct error *err);
