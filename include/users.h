@@ -6,9 +6,14 @@
  *   key = ssh-ed25519 AAAA... alice@laptop       (repeats)
  *   max-running = 64                             (limits; absent = the pool's default)
  *
- * Names: 1 to 31 of a-z 0-9 _ -, beginning with a letter.  An ipc peer whose uid no user names is called by the machine's account name,
- * or "uid-N" where that has none or does not fit.  The file is replaced as a whole (temporary file, fsync, rename, fsync of the folder) under a
- * lock, never edited in place.  Group- or world-writable files are refused. */
+ * Further keys: disabled = yes|no, max-queued, max-job-lines, max-job-bytes (512M), max-jobs, max-tokens-a-day.
+ *
+ * Names: 1 to 31 of a-z 0-9 _ -, beginning with a letter; uid-N is reserved.  An ipc peer whose uid no user names is called by
+ * the machine's account name, or "uid-N" where there is none, or it does not fit, or it is the name of somebody in this file
+ * (whose uid is then another, or none: to make the account and the user one, write the uid into the file).
+ *
+ * The file is replaced as a whole (temporary file, fsync, rename, fsync of the folder), never edited in place; who changes
+ * it holds users_lock() from load to save.  Comments are not kept.  Group- or world-writable files are refused. */
 #ifndef USERS_H
 #define USERS_H
 
@@ -51,6 +56,10 @@ MUST_CHECK enum status users_load(const char *path, struct users *ret_users, str
 MUST_CHECK enum status users_save(const char *path, const struct users *u, struct error *err);
 void users_deinit(struct users *u);
 
+/* Wait for the lock that goes with the file (path.lock, made when missing).  Gives the caller *ret_fd; closing it unlocks.
+ * ST_OK, ST_SYSTEM with *err set. */
+MUST_CHECK enum status users_lock(const char *path, int *ret_fd, struct error *err);
+
 bool user_name_ok(const char *name);
 const struct user *users_by_name(const struct users *u, const char *name);
 const struct user *users_by_uid(const struct users *u, uid_t uid);
@@ -58,7 +67,8 @@ const struct user *users_by_uid(const struct users *u, uid_t uid);
 const struct user *users_by_key(const struct users *u, const char *type, const char *blob_base64, const struct user_key **ret_key);
 
 /* Add or remove; the list is changed in memory only.  A key is one authorized_keys line; one that belongs to another user
- * is refused by name.  ST_OK, ST_INVALID, ST_NOT_FOUND, ST_LIMIT, ST_NOMEM with *err set. */
+ * is refused by name, and so are options that are not implemented (command=, ...): from=, expiry-time=, restrict and no-* are
+ * taken.  ST_OK, ST_INVALID, ST_NOT_FOUND, ST_LIMIT, ST_NOMEM with *err set. */
 MUST_CHECK enum status users_add(struct users *u, const char *name, struct error *err);
 MUST_CHECK enum status users_add_key(struct users *u, const char *name, const char *authorized_keys_line, struct error *err);
 MUST_CHECK enum status users_remove(struct users *u, const char *name, struct error *err);

@@ -1,0 +1,208 @@
+/* users.c - the list of users in memory; users_file.c reads and writes it.
+ *
+ * A list sorted by name, searched by bisection for names and from end to end for uids and keys: a thousand users with a few keys
+ * each are a few microseconds, and only logins and new connections ask. */
+#include "users.h"
+
+#include <assert.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "user_key.h"
+
+bool user_name_ok(const char *name)
+{
+    size_t n = strlen(name);
+
+    if (n == 0 || n >= USER_NAME_BYTES || name[0] < 'a' || name[0] > 'z')
+        return false;
+    return strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-") == n;
+}
+
+/* "uid-1000": what a peer without a name is called, so nobody may take it as a name. */
+static bool is_reserved(const char *name)
+{
+    return strncmp(name, "uid-", 4) == 0 && name[4] != '\0' && name[4 + strspn(name + 4, "0123456789")] == '\0';
+}
+
+/* Where name stands, or would have to. */
+static uint32_t position_of(const struct users *u, const char *name, bool *ret_found)
+{
+    uint32_t low = 0, high = u->n;
+
+    *ret_found = false;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        int order = strcmp(name, u->list[middle].name);
+
+        if (order == 0) {
+            *ret_found = true;
+            return middle;
+        }
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+const struct user *users_by_name(const struct users *u, const char *name)
+{
+    bool found = false;
+    uint32_t at = position_of(u, name, &found);
+
+    return found ? &u->list[at] : NULL;
+}
+
+const struct user *users_by_uid(const struct users *u, uid_t uid)
+{
+    for (uint32_t i = 0; i < u->n; i++)
+        if (u->list[i].uid == (int64_t)uid)
+            return &u->list[i];
+    return NULL;
+}
+
+const struct user *users_by_key(const struct users *u, const char *type, const char *blob_base64,
+                                const struct user_key **ret_key)
+{
+    for (uint32_t i = 0; i < u->n; i++)
+        for (uint32_t k = 0; k < u->list[i].n_keys; k++) {
+            const struct user_key *key = &u->list[i].keys[k];
+
+            if (strcmp(key->blob, blob_base64) == 0 && strcmp(key->type, type) == 0) {
+                if (ret_key != NULL)
+                    *ret_key = key;
+                return &u->list[i];
+            }
+        }
+    return NULL;
+}
+
+enum status users_add(struct users *u, const char *name, struct error *err)
+{
+    bool found = false;
+
+    if (!user_name_ok(name)) {
+        error_set(err, ERR_INVALID_PARAMETER, "name", "the name has to be 1 to %d of a-z 0-9 _ -, and begin with a letter",
+                  USER_NAME_BYTES - 1);
+        return ST_INVALID;
+    }
+    if (is_reserved(name)) {
+        error_set(err, ERR_INVALID_PARAMETER, "name", "%s is reserved for the account of that number", name);
+        return ST_INVALID;
+    }
+    uint32_t at = position_of(u, name, &found);
+    if (found) {
+        error_set(err, ERR_INVALID_PARAMETER, "name", "there is a user %s already", name);
+        return ST_INVALID;
+    }
+    if (u->n >= USERS_MAX) {
+        error_set(err, ERR_LIMIT_EXCEEDED, "name", "there are %d users, which is the most", USERS_MAX);
+        return ST_LIMIT;
+    }
+    struct user *grown = realloc(u->list, (u->n + 1) * sizeof(*grown));
+    if (grown == NULL) {
+        error_set(err, ERR_INTERNAL, NULL, "out of memory while a user was added");
+        return ST_NOMEM;
+    }
+    u->list = grown;
+    memmove(&grown[at + 1], &grown[at], (u->n - at) * sizeof(*grown));
+    grown[at] = (struct user){ .uid = -1 };
+    memcpy(grown[at].name, name, strlen(name) + 1);
+    u->n++;
+    return ST_OK;
+}
+
+static enum status no_such_user(const char *name, struct error *err)
+{
+    error_set(err, ERR_NOT_FOUND, "name", "there is no user %.40s", name);
+    return ST_NOT_FOUND;
+}
+
+enum status users_add_key(struct users *u, const char *name, const char *authorized_keys_line, struct error *err)
+{
+    struct user_key key = { 0 };
+    bool found = false;
+    uint32_t at = position_of(u, name, &found);
+    enum status st;
+
+    if (!found)
+        return no_such_user(name, err);
+    st = user_key_parse(authorized_keys_line, "key", &key, err);
+    if (st != ST_OK)
+        return st;
+    struct user *user = &u->list[at];
+    const struct user *owner = users_by_key(u, key.type, key.blob, NULL);
+    if (owner != NULL) {
+        error_set(err, ERR_INVALID_PARAMETER, "key", owner == user ? "%s has this key already" : "the key belongs to %s",
+                  owner->name);
+        st = ST_INVALID;
+        goto out;
+    }
+    if (user->n_keys >= USER_KEYS_MAX) {
+        error_set(err, ERR_LIMIT_EXCEEDED, "key", "%s has %d keys, which is the most", name, USER_KEYS_MAX);
+        st = ST_LIMIT;
+        goto out;
+    }
+    struct user_key *grown = realloc(user->keys, (user->n_keys + 1) * sizeof(*grown));
+    if (grown == NULL) {
+        error_set(err, ERR_INTERNAL, NULL, "out of memory while a key was added");
+        st = ST_NOMEM;
+        goto out;
+    }
+    user->keys = grown;
+    grown[user->n_keys++] = key;
+    key = (struct user_key){ 0 };
+out:
+    user_key_deinit(&key);
+    return st;
+}
+
+static void user_deinit(struct user *user)
+{
+    for (uint32_t i = 0; i < user->n_keys; i++)
+        user_key_deinit(&user->keys[i]);
+    free(user->keys);
+}
+
+enum status users_remove(struct users *u, const char *name, struct error *err)
+{
+    bool found = false;
+    uint32_t at = position_of(u, name, &found);
+
+    if (!found)
+        return no_such_user(name, err);
+    user_deinit(&u->list[at]);
+    memmove(&u->list[at], &u->list[at + 1], (u->n - at - 1) * sizeof(*u->list));
+    u->n--;
+    return ST_OK;
+}
+
+void users_deinit(struct users *u)
+{
+    for (uint32_t i = 0; i < u->n; i++)
+        user_deinit(&u->list[i]);
+    free(u->list);
+    *u = (struct users){ 0 };
+}
+
+void users_name_of_uid(const struct users *u, uid_t uid, char ret_name[USER_NAME_BYTES])
+{
+    const struct user *user = users_by_uid(u, uid);
+    struct passwd account, *found = NULL;
+    char text[4096];
+    const char *name = NULL;
+
+    if (user != NULL)
+        name = user->name;
+    else if (getpwuid_r(uid, &account, text, sizeof(text), &found) == 0 && found != NULL && user_name_ok(found->pw_name) &&
+             !is_reserved(found->pw_name) && users_by_name(u, found->pw_name) == NULL)
+        name = found->pw_name;
+    if (name != NULL)
+        memcpy(ret_name, name, strlen(name) + 1);
+    else
+        snprintf(ret_name, USER_NAME_BYTES, "uid-%u", (unsigned)uid);
+}

@@ -1,0 +1,286 @@
+/* users_file.c - the users file on disk.
+ *
+ * Reading adds to a list through the same functions as the command line does, so both refuse the same things.  Writing goes to a
+ * temporary file beside it that takes the old one's place when it is safe on disk: a reader sees the old list or the new
+ * one, also after a power cut. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config_value.h"
+#include "ini_file.h"
+#include "users.h"
+
+static const struct {
+    struct config_key key;
+    size_t at;
+} limits[] = {
+    { { .name = "max-running", .type = CONFIG_U64 }, offsetof(struct user, max_running) },
+    { { .name = "max-queued", .type = CONFIG_U64 }, offsetof(struct user, max_queued) },
+    { { .name = "max-job-lines", .type = CONFIG_U64 }, offsetof(struct user, max_job_lines) },
+    { { .name = "max-job-bytes", .type = CONFIG_BYTES }, offsetof(struct user, max_job_bytes) },
+    { { .name = "max-jobs", .type = CONFIG_U64 }, offsetof(struct user, max_jobs) },
+    { { .name = "max-tokens-a-day", .type = CONFIG_U64 }, offsetof(struct user, max_tokens_a_day) },
+};
+enum { N_LIMITS = sizeof(limits) / sizeof(limits[0]) };
+
+static const struct config_key uid_key = { .name = "uid", .type = CONFIG_U64, .min = 0, .max = 4294967294.0 };
+static const struct config_key disabled_key = { .name = "disabled", .type = CONFIG_BOOL };
+
+static enum status system_error(const char *what, const char *path, struct error *err)
+{
+    error_set(err, ERR_INTERNAL, path, "%s: %s", what, strerror(errno));
+    return ST_SYSTEM;
+}
+
+static enum status out_of_memory(struct error *err)
+{
+    error_set(err, ERR_INTERNAL, NULL, "out of memory while the users file was handled");
+    return ST_NOMEM;
+}
+
+/* --- read ------------------------------------------------------------------------------------ */
+
+struct reader {
+    struct users *users;
+    char name[USER_NAME_BYTES]; /* of the section we are in */
+    uint64_t seen;              /* which single keys of the section have been there: limits, then uid, then disabled */
+};
+
+/* A key that may stand once in a section. */
+static enum status once(struct reader *r, unsigned bit, const struct ini_entry *e, struct error *err)
+{
+    if ((r->seen >> bit & 1) != 0) {
+        error_set(err, ERR_INVALID_PARAMETER, e->where, "%s is given twice", e->key);
+        return ST_INVALID;
+    }
+    r->seen |= UINT64_C(1) << bit;
+    return ST_OK;
+}
+
+static enum status set_uid(struct reader *r, struct user *user, const struct ini_entry *e, struct error *err)
+{
+    struct config_value value = { 0 };
+    enum status st = once(r, N_LIMITS, e, err);
+
+    if (st == ST_OK)
+        st = config_value_parse(&uid_key, e->value, e->where, &value, err);
+    if (st != ST_OK)
+        return st;
+    const struct user *other = users_by_uid(r->users, (uid_t)value.u64);
+    if (other != NULL) {
+        error_set(err, ERR_INVALID_PARAMETER, e->where, "uid %s belongs to %s", e->value, other->name);
+        return ST_INVALID;
+    }
+    user->uid = (int64_t)value.u64;
+    return ST_OK;
+}
+
+static enum status take_value(struct reader *r, struct user *user, const struct ini_entry *e, struct error *err)
+{
+    struct config_value value = { 0 };
+    enum status st;
+
+    if (strcmp(e->key, "uid") == 0)
+        return set_uid(r, user, e, err);
+    if (strcmp(e->key, "disabled") == 0) {
+        st = once(r, N_LIMITS + 1, e, err);
+        if (st == ST_OK)
+            st = config_value_parse(&disabled_key, e->value, e->where, &value, err);
+        if (st == ST_OK)
+            user->disabled = value.u64 != 0;
+        return st;
+    }
+    for (unsigned i = 0; i < N_LIMITS; i++) {
+        if (strcmp(e->key, limits[i].key.name) != 0)
+            continue;
+        st = once(r, i, e, err);
+        if (st == ST_OK)
+            st = config_value_parse(&limits[i].key, e->value, e->where, &value, err);
+        if (st == ST_OK)
+            memcpy((uint8_t *)user + limits[i].at, &value.u64, sizeof(value.u64));
+        return st;
+    }
+    error_set(err, ERR_INVALID_PARAMETER, e->where, "there is no key %s for a user", e->key);
+    return ST_INVALID;
+}
+
+static enum status take_entry(void *state, const struct ini_entry *e, struct error *err)
+{
+    struct reader *r = state;
+    enum status st;
+
+    if (e->key == NULL) {
+        st = users_add(r->users, e->section, err);
+        snprintf(r->name, sizeof(r->name), "%.*s", USER_NAME_BYTES - 1, e->section);
+        r->seen = 0;
+    } else if (e->section[0] == '\0') {
+        error_set(err, ERR_INVALID_PARAMETER, e->where, "%s stands before the first [user]", e->key);
+        return ST_INVALID;
+    } else if (strcmp(e->key, "key") == 0) {
+        st = users_add_key(r->users, r->name, e->value, err);
+    } else {
+        return take_value(r, (struct user *)users_by_name(r->users, r->name), e, err);
+    }
+    if (st != ST_OK) /* the list's own errors know no line */
+        snprintf(err->param, sizeof(err->param), "%s", e->where);
+    return st;
+}
+
+static enum status check_file(FILE *file, const char *path, struct error *err)
+{
+    struct stat s;
+
+    if (fstat(fileno(file), &s) < 0)
+        return system_error("cannot be looked at", path, err);
+    if (!S_ISREG(s.st_mode) || (s.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+        error_set(err, ERR_PERMISSION_DENIED, path, "the users file has mode %04o: it has to be a file that only its owner may write",
+                  (unsigned)s.st_mode & 07777);
+        return ST_INVALID;
+    }
+    return ST_OK;
+}
+
+enum status users_load(const char *path, struct users *ret_users, struct error *err)
+{
+    struct users users = { 0 };
+    struct reader r = { .users = &users };
+    enum status st;
+    FILE *file = fopen(path, "re");
+
+    if (file == NULL && errno == ENOENT) {
+        *ret_users = users;
+        return ST_OK;
+    }
+    if (file == NULL)
+        return system_error("cannot be opened", path, err);
+    st = check_file(file, path, err);
+    if (st == ST_OK)
+        st = ini_file_read(file, path, take_entry, &r, err);
+    fclose(file);
+    if (st == ST_UNSUPPORTED || st == ST_LIMIT)
+        st = ST_INVALID;
+    if (st != ST_OK) {
+        users_deinit(&users);
+        return st;
+    }
+    *ret_users = users;
+    return ST_OK;
+}
+
+/* --- write ----------------------------------------------------------------------------------- */
+
+static void write_user(FILE *file, const struct user *user)
+{
+    fprintf(file, "\n[%s]\n", user->name);
+    if (user->uid >= 0)
+        fprintf(file, "uid = %lld\n", (long long)user->uid);
+    if (user->disabled)
+        fprintf(file, "disabled = yes\n");
+    for (uint32_t i = 0; i < user->n_keys; i++) {
+        const struct user_key *k = &user->keys[i];
+        fprintf(file, "key = %s%s%s %s%s%s\n", k->options, k->options[0] != '\0' ? " " : "", k->type, k->blob,
+                k->comment[0] != '\0' ? " " : "", k->comment);
+    }
+    for (unsigned i = 0; i < N_LIMITS; i++) {
+        uint64_t value;
+        memcpy(&value, (const uint8_t *)user + limits[i].at, sizeof(value));
+        if (value != 0)
+            fprintf(file, "%s = %llu\n", limits[i].key.name, (unsigned long long)value);
+    }
+}
+
+/* Make the rename last: the folder's entry is on disk only after this. */
+static enum status sync_folder(const char *path, struct error *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash == NULL ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    enum status st = ST_OK;
+
+    if (folder == NULL)
+        return out_of_memory(err);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || fsync(fd) < 0)
+        st = system_error("cannot be synced", folder, err);
+    if (fd >= 0)
+        close(fd);
+    free(folder);
+    return st;
+}
+
+/* Write all of it to fd, which is then closed. */
+static enum status write_list(int fd, const char *path, const struct users *u, struct error *err)
+{
+    struct stat old;
+    enum status st = ST_OK;
+    FILE *file = fdopen(fd, "w");
+
+    if (file == NULL) {
+        st = system_error("cannot be written", path, err);
+        close(fd);
+        return st;
+    }
+    if (stat(path, &old) == 0 && fchown(fd, (uid_t)-1, old.st_gid) < 0)
+        st = system_error("the group cannot be kept", path, err);
+    fprintf(file, "# Users of this pool.  `weir user` writes this file as a whole: comments are not kept.\n");
+    for (uint32_t i = 0; i < u->n; i++)
+        write_user(file, &u->list[i]);
+    if (st == ST_OK && (fflush(file) != 0 || ferror(file) || fchmod(fd, 0640) < 0 || fsync(fd) < 0))
+        st = system_error("cannot be written", path, err);
+    if (fclose(file) != 0 && st == ST_OK)
+        st = system_error("cannot be written", path, err);
+    return st;
+}
+
+enum status users_save(const char *path, const struct users *u, struct error *err)
+{
+    char *temporary = NULL;
+    enum status st;
+
+    if (asprintf(&temporary, "%s.XXXXXX", path) < 0)
+        return out_of_memory(err);
+    int fd = mkostemp(temporary, O_CLOEXEC);
+    if (fd < 0) {
+        st = system_error("cannot be created", temporary, err);
+        goto out;
+    }
+    st = write_list(fd, path, u, err);
+    if (st == ST_OK && rename(temporary, path) < 0)
+        st = system_error("cannot be replaced", path, err);
+    if (st == ST_OK)
+        st = sync_folder(path, err);
+    else
+        unlink(temporary);
+out:
+    free(temporary);
+    return st;
+}
+
+enum status users_lock(const char *path, int *ret_fd, struct error *err)
+{
+    char *name = NULL;
+    enum status st = ST_OK;
+    int rc = -1;
+
+    if (asprintf(&name, "%s.lock", path) < 0)
+        return out_of_memory(err);
+    int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd >= 0)
+        do
+            rc = flock(fd, LOCK_EX);
+        while (rc < 0 && errno == EINTR);
+    if (rc < 0) {
+        st = system_error("cannot be locked", name, err);
+        if (fd >= 0)
+            close(fd);
+    } else {
+        *ret_fd = fd;
+    }
+    free(name);
+    return st;
+}
