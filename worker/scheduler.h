@@ -13,15 +13,16 @@
  *   Budget      max_rows; less while somebody awaits a token, so that a step takes about step_ns_max by what the last
  *               steps took a row.
  *   Order       interactive before batch, then the fair tag, then arrival.
- *   Passing     every prefill gets a small chunk, the one longest here a quarter of the rest, the shortest come next:
- *               a short prompt passes a long one and the long one still moves.
- *   Ageing      a batch sequence that made no progress for age_ns is admitted, and given an eighth of the budget, ahead of
- *               interactive ones; one at a time.
+ *   Passing     the prefill that is here longest gets a quarter of the budget, every other one a small chunk, the rest goes
+ *               to the shortest: a short prompt passes a long one and the long one still moves.
+ *   Ageing      a batch sequence that made no progress for age_ns ranks as interactive until it ends, and is admitted ahead
+ *               of interactive ones; one at a time.
  *   Slots       an eighth of the sequence slots is kept for the interactive class; beyond them an interactive sequence
  *               preempts the youngest batch one.  So an interactive request is in the first plan after it arrived, unless
  *               interactive requests alone fill the pool.
+ *   Pausing     a paused sequence keeps its slot and blocks while nobody else wants them, and is the first to lose them.
  *   Blocks      a sequence is admitted when the blocks for all its tokens, beside what others still need for theirs, can be
- *               had.  Growth that finds none preempts the youngest batch sequence, then the youngest interactive one: its
+ *               had.  Growth that finds none preempts the youngest batch sequence, or interactive one if there is no other: its
  *               blocks go to the cache, and it starts again from what is left of them.
  *   Waiting     a sequence whose next uncached block a running one is computing (same scope) waits for it: it holds
  *               nothing, lends it its class, and stops waiting when that one leaves the pool or after prefix_wait_ns.

@@ -57,14 +57,15 @@ struct sequence {
     bool was_admitted;
     bool in_plan;
     bool lent_interactive;        /* an interactive request waits for a prefix it computes */
+    bool aged;                    /* batch, and went without progress too long: ranks as interactive until it ends */
     uint64_t serial;              /* order of arrival */
     uint64_t added_ns;
     uint64_t progress_ns;         /* when it last entered a plan, arrived, or was preempted */
     uint64_t admitted_ns;         /* first time */
-    struct sequence *waits_for;   /* who computes a prefix of it; valid only while waits_life is that one's life */
-    uint64_t waits_life;
+    uint32_t n_ever_computed;     /* high water of n_computed, to tell work from work done again */
+    struct sequence *waits_for;   /* the running sequence that computes a prefix of it, or NULL */
+    uint32_t waits_until;         /* ... and is far enough when it has computed so many tokens */
     uint64_t waits_since_ns;      /* 0: has not waited yet */
-    uint64_t life;                /* a new number at each admission */
     struct sequence *next, *before; /* waiting list */
 };
 
