@@ -1,0 +1,81 @@
+/* rows_body.h - operations on rows of floats; included by each kernels_*.c.
+ *
+ * Sums run over 16 lanes (element i in lane i mod 16) and end in vf_sum's tree, so they do not depend on how wide the
+ * registers are.  Buffers are padded to 16 elements. */
+
+static void rms_norm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+    vf sum = vf_zero();
+
+    for (uint32_t i = 0; i < n; i += 16) {
+        vf v = vf_load(x + i);
+        sum = vf_fma(v, v, sum);
+    }
+    const vf scale = vf_set1(1.0f / sqrtf(vf_sum(sum) / (float)n + eps));
+    for (uint32_t i = 0; i < n; i += 16)
+        vf_store(y + i, vf_mul(vf_mul(vf_load(x + i), scale), vf_load(w + i)));
+}
+
+static void add(float *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16)
+        vf_store(y + i, vf_add(vf_load(y + i), vf_load(x + i)));
+}
+
+/* What is too small to divide by becomes zero; the clamp also gives NaN and infinity the same codes everywhere. */
+INLINE vi to_codes(vf x, vf inverse)
+{
+    return vi_round(vf_min(vf_max(vf_mul(x, inverse), vf_set1(-127.0f)), vf_set1(127.0f)));
+}
+
+static void quantise(const float *x, uint32_t n_blocks, struct xblock *out, size_t stride)
+{
+    for (uint32_t b = 0; b < n_blocks; b++, x += QUANT_BLOCK, out += stride) {
+        vf x0 = vf_load(x), x1 = vf_load(x + 16);
+        float largest = vf_maximum(vf_max(vf_abs(x0), vf_abs(x1)));
+        vf inverse = vf_set1(largest > 1e-30f ? 127.0f / largest : 0.0f);
+        vi q0 = to_codes(x0, inverse), q1 = to_codes(x1, inverse);
+        vi_store_i8(out->q, q0);
+        vi_store_i8(out->q + 16, q1);
+        out->d = largest / 127.0f;
+        out->n0 = -vi_sum(q0);
+        out->n = out->n0 - vi_sum(q1);
+        out->s = out->d * (float)-out->n;
+    }
+}
+
+/* SiLU: g / (1 + e^-g).  GELU, tanh form: g/2 (1 + tanh z) = g / (1 + e^-2z), z = sqrt(2/pi) (g + 0.044715 g^3). */
+static void gate(enum gate_kind kind, float *g, const float *u, uint32_t n)
+{
+    const vf one = vf_set1(1.0f);
+
+    for (uint32_t i = 0; i < n; i += 16) {
+        vf x = vf_load(g + i), z = x;
+        if (kind == GATE_GELU)
+            z = vf_mul(vf_mul(x, vf_set1(1.59576912f)), vf_fma(vf_mul(x, x), vf_set1(0.044715f), one));
+        vf e = vf_exp(vf_sub(vf_zero(), z));
+        vf_store(g + i, vf_mul(vf_div(x, vf_add(one, e)), vf_load(u + i)));
+    }
+}
+
+static float maximum(const float *x, uint32_t n)
+{
+    const vf lowest = vf_set1(-INFINITY);
+    vf m = lowest;
+
+    for (uint32_t i = 0; i < n; i += 16)
+        m = vf_max(m, n - i >= 16 ? vf_load(x + i) : vf_first((int)(n - i), vf_load(x + i), lowest));
+    return vf_maximum(m);
+}
+
+static float sum_exp(const float *x, uint32_t n, float max, float factor)
+{
+    const vf top = vf_set1(max), f = vf_set1(factor);
+    vf sum = vf_zero();
+
+    for (uint32_t i = 0; i < n; i += 16) {
+        vf e = vf_exp(vf_mul(vf_sub(vf_load(x + i), top), f));
+        sum = vf_add(sum, n - i >= 16 ? e : vf_first((int)(n - i), e, vf_zero()));
+    }
+    return vf_sum(sum);
+}
