@@ -74,10 +74,10 @@ $(B)/lib%.a:
 	$(call Q,AR)rm -f $@ && $(AR) rcs $@ $^
 
 # One instruction set a file, chosen at run time; never -march=native.
-$(B)/kernels/cpu/%.c.o:            CFLAGS += -O3
-$(B)/kernels/cpu/%_avx2.c.o:       CFLAGS += -mavx2 -mfma -mf16c
-$(B)/kernels/cpu/%_avxvnni.c.o:    CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
-$(B)/kernels/cpu/%_avx512.c.o:     CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
+$(B)/kernels/cpu/%.c.o:            override CFLAGS += -O3
+$(B)/kernels/cpu/%_avx2.c.o:       override CFLAGS += -mavx2 -mfma -mf16c
+$(B)/kernels/cpu/%_avxvnni.c.o:    override CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
+$(B)/kernels/cpu/%_avx512.c.o:     override CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
 
 # The stamp is rewritten only when the id is another, so a commit rebuilds one file and what links it.
 $(B)/common/version.c.o: CPPFLAGS += -DWEIR_VERSION='"$(VERSION)"' -DWEIR_BUILD_ID='"$(BUILD_ID)"'

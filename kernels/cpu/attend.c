@@ -1,0 +1,178 @@
+/* attend.c - which queries are computed together, and by whom.
+ *
+ * An item is one tile: up to ATTENTION_QUERIES query rows of one sequence that share a kv head (the heads of its group, a
+ * few neighbouring tokens).  Threads take items as they come free, the last and longest of each prompt first.
+ *
+ * With few items (one long sequence) threads would idle; then the splits of every item are handed out one by one, each into
+ * a state of its own, and after a barrier merged in order: the same operations in the same order as in one go. */
+#include "engine.h"
+
+#include <assert.h>
+
+struct item {
+    uint32_t entry, kv_head, head_set, first_token, n_tokens, n_heads;
+};
+
+struct kv_view kv_view_of(const struct backend *b, uint32_t l, uint32_t kv_head, const uint32_t *blocks)
+{
+    struct kv_view v = b->kv_view;
+
+    v.pool = b->kv.at + l * b->kv_layer_bytes + kv_head * b->kv_head_bytes;
+    v.blocks = blocks;
+    return v;
+}
+
+static uint32_t tiles_of(const struct backend *b, const struct plan_entry *e)
+{
+    return (e->n_tokens + b->tokens_per_tile - 1) / b->tokens_per_tile;
+}
+
+void attend_prepare(struct backend *b)
+{
+    struct step *s = &b->step;
+    uint32_t n = 0, longest = 0;
+
+    for (uint32_t e = 0; e < s->plan->n_entries; e++) {
+        const struct plan_entry *entry = &s->plan->entries[e];
+        s->item_start[e] = n;
+        n += tiles_of(b, entry) * b->m->n_kv_heads * b->head_sets;
+        if (entry->n_past + entry->n_tokens > longest)
+            longest = entry->n_past + entry->n_tokens;
+    }
+    s->item_start[s->plan->n_entries] = n;
+    s->split_count = (longest + SPLIT - 1) / SPLIT;
+    /* A tile of several tokens of a prompt is work enough; splits are shared for single tokens only. */
+    s->split_items = b->options.n_threads > 1 && n <= SPLIT_ITEMS_MAX && s->split_count > 1 && s->n_rows == s->plan->n_entries ? n : 0;
+}
+
+static struct item item_of(const struct backend *b, uint32_t i)
+{
+    const struct step *s = &b->step;
+    struct item it = { 0 };
+
+    while (i >= s->item_start[it.entry + 1])
+        it.entry++;
+    const struct plan_entry *e = &s->plan->entries[it.entry];
+    i -= s->item_start[it.entry];
+    const uint32_t n_sets = b->m->n_kv_heads * b->head_sets, tile = tiles_of(b, e) - 1 - i / n_sets;
+    it.kv_head = i % n_sets / b->head_sets;
+    it.head_set = i % b->head_sets;
+    it.first_token = tile * b->tokens_per_tile;
+    it.n_tokens = e->n_tokens - it.first_token < b->tokens_per_tile ? e->n_tokens - it.first_token : b->tokens_per_tile;
+    it.n_heads = b->heads_per_group - it.head_set * b->heads_per_tile;
+    if (it.n_heads > b->heads_per_tile)
+        it.n_heads = b->heads_per_tile;
+    return it;
+}
+
+static uint32_t first_row(const struct backend *b, uint32_t entry)
+{
+    uint32_t row = 0;
+
+    for (uint32_t e = 0; e < entry; e++)
+        row += b->step.plan->entries[e].n_tokens;
+    return row;
+}
+
+static void make_tile(const struct backend *b, uint32_t l, const struct item *it, struct attention_tile *t)
+{
+    const struct plan_entry *e = &b->step.plan->entries[it->entry];
+    const uint32_t row = first_row(b, it->entry) + it->first_token, dim = b->m->head_dim, window = b->m->layers[l].window;
+    const uint32_t head = it->kv_head * b->heads_per_group + it->head_set * b->heads_per_tile;
+
+    t->kv = kv_view_of(b, l, it->kv_head, e->blocks);
+    t->n = 0;
+    for (uint32_t i = 0; i < it->n_tokens; i++) {
+        const uint32_t seen = e->n_past + it->first_token + i + 1;
+        for (uint32_t h = 0; h < it->n_heads; h++, t->n++) {
+            t->q[t->n] = b->step.q + ((size_t)(row + i) * b->m->n_heads + head + h) * dim;
+            t->hi[t->n] = seen;
+            t->lo[t->n] = window > 0 && seen > window ? seen - window : 0;
+        }
+    }
+}
+
+/* The finished rows go to the input of the output projection. */
+static void put_out(const struct backend *b, const struct item *it, const struct attention_state *state, float *row_buffer)
+{
+    const uint32_t row = first_row(b, it->entry) + it->first_token, dim = b->m->head_dim;
+    const uint32_t head = it->kv_head * b->heads_per_group + it->head_set * b->heads_per_tile;
+    const struct step *s = &b->step;
+
+    for (uint32_t i = 0; i < it->n_tokens; i++) {
+        const uint32_t width = (row + i) / TILE_ROWS == s->n_tiles - 1 ? s->last_width : TILE_ROWS;
+        for (uint32_t h = 0; h < it->n_heads; h++)
+            b->k->attention_end(state, i * it->n_heads + h, dim, row_buffer + (size_t)h * dim);
+        input_put(b, &s->in_o, row + i, width, head * dim, it->n_heads * dim, row_buffer);
+    }
+}
+
+static void attend_items(struct backend *b, uint32_t l, uint32_t thread)
+{
+    struct thread_scratch *own = &b->threads[thread];
+    const uint32_t n = b->step.item_start[b->step.plan->n_entries];
+    struct attention_state state = { .o = own->o };
+    struct attention_tile t;
+
+    for (uint32_t i; (i = pool_next(b->pool)) < n;) {
+        const struct item it = item_of(b, i);
+        make_tile(b, l, &it, &t);
+        for (uint32_t j = 0; j < t.n; j++)
+            state.l[j] = 0;
+        b->k->attention_begin(&t, &own->attention);
+        b->k->attention_splits(&t, &own->attention, t.lo[0] / SPLIT, (t.hi[t.n - 1] + SPLIT - 1) / SPLIT, &state);
+        put_out(b, &it, &state, own->row);
+    }
+}
+
+static struct attention_state *split_state(const struct backend *b, uint32_t item, uint32_t split)
+{
+    const size_t i = (size_t)item * b->step.split_count + split;
+    struct attention_state *state = &b->step.split_state[i];
+
+    state->o = b->step.split_o + i * b->heads_per_tile * b->m->head_dim;
+    return state;
+}
+
+static void attend_shared(struct backend *b, uint32_t l, uint32_t thread)
+{
+    struct thread_scratch *own = &b->threads[thread];
+    const struct step *s = &b->step;
+    uint32_t prepared = UINT32_MAX;
+    struct attention_tile t;
+
+    assert(s->split_items <= SPLIT_ITEMS_MAX);
+    for (uint32_t i; (i = pool_next(b->pool)) < s->split_items * s->split_count;) {
+        const uint32_t split = i % s->split_count;
+        const struct item it = item_of(b, i / s->split_count);
+        struct attention_state *part = split_state(b, i / s->split_count, split);
+        if (prepared != i / s->split_count) {
+            make_tile(b, l, &it, &t);
+            b->k->attention_begin(&t, &own->attention);
+            prepared = i / s->split_count;
+        }
+        for (uint32_t j = 0; j < t.n; j++)
+            part->l[j] = 0;
+        b->k->attention_splits(&t, &own->attention, split, split + 1, part);
+    }
+    pool_barrier(b->pool);
+    for (uint32_t i; (i = pool_next(b->pool)) < s->split_items;) {
+        const struct item it = item_of(b, i);
+        struct attention_state state = { .o = own->o };
+        for (uint32_t split = 0; split < s->split_count; split++) {
+            const struct attention_state *part = split_state(b, i, split);
+            for (uint32_t j = 0; j < it.n_heads; j++)
+                if (part->l[j] != 0)
+                    b->k->attention_merge(&state, part, j, b->m->head_dim);
+        }
+        put_out(b, &it, &state, own->row);
+    }
+}
+
+void attend_layer(struct backend *b, uint32_t l, uint32_t thread)
+{
+    if (b->step.split_items > 0)
+        attend_shared(b, l, thread);
+    else
+        attend_items(b, l, thread);
+}

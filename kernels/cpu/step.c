@@ -1,0 +1,392 @@
+/* step.c - one forward pass, as every thread walks through it.
+ *
+ *     embed                                                                     | barrier
+ *     each layer   norm -> int8                                                 | barrier (not for one or two rows)
+ *                  q, k, v of one head at a time, RoPE, K and V to their block  | barrier
+ *                  attention -> int8                                            | barrier
+ *                  output projection, added to x                                | barrier
+ *                  norm -> int8                                                 | barrier (not for one or two rows)
+ *                  gate and up of the same columns, activation -> int8          | barrier
+ *                  down projection, added to x                                  | barrier
+ *     head         16 wanted rows at a time: norm, logits | barrier | sample    | barrier
+ *
+ * Work is handed out in pieces by a counter: a piece is some panels of weights times some tiles of rows, small enough that
+ * both stay in the caches, and thread speeds may differ.  Who computes a piece changes no bit of it. */
+#include "engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    GROUP_TILES = 8,     /* tiles of a piece: 128 rows of int8 input stay in a second-level cache */
+    REDUNDANT_ROWS = 2,  /* up to so many, each thread norms for itself rather than wait for another */
+};
+
+/* ------------------------------------------------------------------ inputs */
+
+static uint32_t tile_width(uint32_t n_rows)
+{
+    static const uint8_t widths[TILE_ROWS + 1] = { 0, 1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16, 16, 16, 16 };
+
+    return widths[n_rows];
+}
+
+static uint32_t rows_of_tile(uint32_t n_rows, uint32_t tile)
+{
+    return n_rows - tile * TILE_ROWS < TILE_ROWS ? n_rows - tile * TILE_ROWS : TILE_ROWS;
+}
+
+static uint32_t width_of_tile(uint32_t n_rows, uint32_t tile)
+{
+    return tile_width(rows_of_tile(n_rows, tile));
+}
+
+static struct xblock *q8_tile(const struct input *in, uint32_t tile)
+{
+    return in->q8 + (size_t)tile * TILE_ROWS * (in->n_cols / QUANT_BLOCK);
+}
+
+static float *f32_tile(const struct input *in, uint32_t tile)
+{
+    return in->f32 + (size_t)tile * TILE_ROWS * pad16(in->n_cols);
+}
+
+/* Columns column .. column+n-1 of a row; column and n are multiples of 32 where there are quantised weights. */
+void input_put(const struct backend *b, const struct input *in, uint32_t row, uint32_t width, uint32_t column, uint32_t n,
+               const float *x)
+{
+    const uint32_t tile = row / TILE_ROWS, r = row % TILE_ROWS;
+
+    if (in->q8 != NULL)
+        b->k->quantise(x, n / QUANT_BLOCK, q8_tile(in, tile) + (size_t)column / QUANT_BLOCK * width + r, width);
+    if (in->f32 != NULL) {
+        float *out = f32_tile(in, tile) + (size_t)column * width + r;
+        for (uint32_t i = 0; i < n; i++)
+            out[(size_t)i * width] = x[i];
+    }
+}
+
+/* What stands in rows that only fill up a tile is multiplied too (and dropped): nothing that is slow or undefined. */
+void input_zero(const struct backend *b, const struct input *in, uint32_t row, uint32_t n_rows, uint32_t width)
+{
+    (void)b;
+    for (uint32_t r = row % TILE_ROWS; r < row % TILE_ROWS + n_rows; r++) {
+        for (uint32_t i = 0; in->q8 != NULL && i < in->n_cols / QUANT_BLOCK; i++)
+            q8_tile(in, row / TILE_ROWS)[(size_t)i * width + r] = (struct xblock){ 0 };
+        for (uint32_t i = 0; in->f32 != NULL && i < in->n_cols; i++)
+            f32_tile(in, row / TILE_ROWS)[(size_t)i * width + r] = 0;
+    }
+}
+
+/* Panels first .. first+n-1 of m times one tile of in. */
+static void multiply(const struct backend *b, const struct matrix *m, uint32_t first, uint32_t n, const struct input *in,
+                     uint32_t tile, uint32_t width, float *y, size_t y_stride)
+{
+    const void *x = type_is_float(m->type) ? (const void *)f32_tile(in, tile) : q8_tile(in, tile);
+
+    b->k->gemm[m->type](m->data + first * m->panel_bytes, m->panel_bytes, n, m->n_k, x, width, y, y_stride);
+}
+
+/* ------------------------------------------------------------------ pieces of work */
+
+struct piece {
+    uint32_t first, n;           /* units (panels, heads, ...) */
+    uint32_t tile, n_tiles;
+};
+
+/* Piece i of n_units in chunks of `chunk`, times groups of tiles; false past the last. */
+static bool piece_at(uint32_t i, uint32_t n_units, uint32_t chunk, uint32_t n_tiles, struct piece *ret_piece)
+{
+    const uint32_t n_chunks = (n_units + chunk - 1) / chunk, n_groups = (n_tiles + GROUP_TILES - 1) / GROUP_TILES;
+    struct piece p;
+
+    if (i >= n_chunks * n_groups)
+        return false;
+    p.first = i % n_chunks * chunk;
+    p.n = n_units - p.first < chunk ? n_units - p.first : chunk;
+    p.tile = i / n_chunks * GROUP_TILES;
+    p.n_tiles = n_tiles - p.tile < GROUP_TILES ? n_tiles - p.tile : GROUP_TILES;
+    *ret_piece = p;
+    return true;
+}
+
+/* ------------------------------------------------------------------ phases */
+
+static void embed(struct backend *b)
+{
+    struct step *s = &b->step;
+    const struct model *m = b->m;
+
+    for (uint32_t row; (row = pool_next(b->pool)) < s->n_rows;) {
+        float *x = s->x + (size_t)row * pad16(m->n_embd);
+        const uint32_t half = m->head_dim / 2;
+        if (m->tied_output)
+            matrix_row(&b->head, (uint32_t)s->token[row], x);
+        else
+            tensor_row(&m->token_embd, (uint32_t)s->token[row], x);
+        for (uint32_t i = 0; m->embedding_scale != 1.0f && i < m->n_embd; i++)
+            x[i] *= m->embedding_scale;
+        for (int t = 0; t < 2; t++)
+            rope_position(&b->rope[t], s->position[row], s->cosines[t] + (size_t)row * half, s->sines[t] + (size_t)row * half);
+    }
+}
+
+/* x += norm(tmp) where the block before ended in a norm of its own; then norm(x) to the input. */
+static void norm_row(struct backend *b, const float *post, const float *weight, uint32_t row, const struct input *in,
+                     uint32_t width, float *buffer)
+{
+    const struct model *m = b->m;
+    const uint32_t embd = pad16(m->n_embd);
+    float *x = b->step.x + (size_t)row * embd;
+
+    if (post != NULL) {
+        b->k->rms_norm(buffer, b->step.tmp + (size_t)row * embd, post, m->n_embd, m->rms_eps);
+        b->k->add(x, buffer, embd);
+    }
+    b->k->rms_norm(buffer, x, weight, m->n_embd, m->rms_eps);
+    input_put(b, in, row, width, 0, m->n_embd, buffer);
+}
+
+/* Norm all rows; gives the input to read: the step's, or this thread's own (then no barrier is needed). */
+static const struct input *norm(struct backend *b, const float *post, const float *weight, uint32_t thread)
+{
+    struct step *s = &b->step;
+    struct thread_scratch *own = &b->threads[thread];
+    const uint32_t rows_a_piece = s->n_rows <= 2 * TILE_ROWS ? 4 : TILE_ROWS;
+
+    if (s->n_rows <= REDUNDANT_ROWS && post == NULL) {
+        for (uint32_t row = 0; row < s->n_rows; row++)
+            norm_row(b, NULL, weight, row, &own->in, s->last_width, own->row);
+        return &own->in;
+    }
+    for (uint32_t first; (first = pool_next(b->pool) * rows_a_piece) < s->n_rows;) {
+        for (uint32_t row = first; row < first + rows_a_piece && row < s->n_rows; row++)
+            norm_row(b, post, weight, row, &s->in_e, width_of_tile(s->n_rows, row / TILE_ROWS), own->row);
+    }
+    pool_barrier(b->pool);
+    return &s->in_e;
+}
+
+/* What one head of q, k or v is made of. */
+struct head_kind {
+    const struct matrix *w;
+    const float *bias, *norm;
+    uint32_t head;
+    enum { HEAD_Q, HEAD_K, HEAD_V } is;
+};
+
+static struct head_kind head_kind_of(const struct backend *b, const struct layer *l, uint32_t i)
+{
+    const uint32_t n_q = b->m->n_heads, n_kv = b->m->n_kv_heads;
+
+    if (i < n_q)
+        return (struct head_kind){ &l->q, l->q_bias, l->q_norm, i, HEAD_Q };
+    if (i < n_q + n_kv)
+        return (struct head_kind){ &l->k, l->k_bias, l->k_norm, i - n_q, HEAD_K };
+    return (struct head_kind){ &l->v, l->v_bias, NULL, i - n_q - n_kv, HEAD_V };
+}
+
+/* One row of one head, straight from gemm: bias, norm, RoPE, and to where it belongs. */
+static void finish_head(struct backend *b, uint32_t l, const struct head_kind *h, uint32_t row, float *y)
+{
+    const struct step *s = &b->step;
+    const struct model *m = b->m;
+    const uint32_t dim = m->head_dim, table = m->layers[l].rope_table;
+    const struct kv_view kv = kv_view_of(b, l, h->head, s->plan->entries[s->entry[row]].blocks);
+
+    if (h->bias != NULL)
+        b->k->add(y, h->bias + h->head * dim, dim);
+    if (h->norm != NULL)
+        b->k->rms_norm(y, y, h->norm, dim, m->rms_eps);
+    if (h->is == HEAD_V) {
+        b->k->store_v(&kv, s->position[row], y);
+        return;
+    }
+    const size_t at = (size_t)row * (dim / 2);
+    b->k->rope(y, s->cosines[table] + at, s->sines[table] + at, dim, h->is == HEAD_Q ? m->attention_scale : 1.0f);
+    if (h->is == HEAD_Q)
+        memcpy(s->q + ((size_t)row * m->n_heads + h->head) * dim, y, dim * sizeof(*y));
+    else
+        b->k->store_k(&kv, s->position[row], y);
+}
+
+static void project_heads(struct backend *b, uint32_t l, const struct input *in, uint32_t thread)
+{
+    const struct step *s = &b->step;
+    const uint32_t dim = b->m->head_dim, n = b->m->n_heads + 2 * b->m->n_kv_heads, panels = dim / PANEL_ROWS;
+    float *y = b->threads[thread].y;
+    struct piece p;
+
+    while (piece_at(pool_next(b->pool), n, 1, s->n_tiles, &p)) {
+        const struct head_kind h = head_kind_of(b, &b->layers[l], p.first);
+        for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
+            multiply(b, h.w, h.head * panels, panels, in, tile, width_of_tile(s->n_rows, tile), y, dim);
+            for (uint32_t r = 0; r < rows_of_tile(s->n_rows, tile); r++)
+                finish_head(b, l, &h, tile * TILE_ROWS + r, y + (size_t)r * dim);
+        }
+    }
+}
+
+/* x += m * in, or tmp = m * in where a norm comes in between. */
+static void project_back(struct backend *b, const struct matrix *m, const struct input *in, bool to_tmp, uint32_t thread)
+{
+    const struct step *s = &b->step;
+    const uint32_t embd = pad16(b->m->n_embd), chunk = s->n_tiles == 1 ? 2 : 12;
+    float *y = b->threads[thread].y;
+    struct piece p;
+
+    while (piece_at(pool_next(b->pool), m->n_panels, chunk, s->n_tiles, &p)) {
+        for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
+            const uint32_t cols = p.n * PANEL_ROWS;
+            multiply(b, m, p.first, p.n, in, tile, width_of_tile(s->n_rows, tile), y, cols);
+            for (uint32_t r = 0; r < rows_of_tile(s->n_rows, tile); r++) {
+                const size_t at = (size_t)(tile * TILE_ROWS + r) * embd + (size_t)p.first * PANEL_ROWS;
+                if (to_tmp)
+                    memcpy(s->tmp + at, y + (size_t)r * cols, cols * sizeof(*y));
+                else
+                    b->k->add(s->x + at, y + (size_t)r * cols, cols);
+            }
+        }
+    }
+}
+
+static void gate_and_up(struct backend *b, const struct layer *l, const struct input *in, uint32_t thread)
+{
+    const struct step *s = &b->step;
+    const uint32_t n_ff = b->m->n_ff, unit = 2 * PANEL_ROWS, chunk = s->n_tiles == 1 ? 1 : 8;
+    struct thread_scratch *own = &b->threads[thread];
+    struct piece p;
+
+    while (piece_at(pool_next(b->pool), (n_ff + unit - 1) / unit, chunk, s->n_tiles, &p)) {
+        const uint32_t column = p.first * unit, panel = 2 * p.first;
+        const uint32_t n_panels = l->gate.n_panels - panel < 2 * p.n ? l->gate.n_panels - panel : 2 * p.n;
+        const uint32_t cols = n_panels * PANEL_ROWS, real = n_ff - column < cols ? n_ff - column : cols;
+        for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
+            const uint32_t width = width_of_tile(s->n_rows, tile);
+            multiply(b, &l->gate, panel, n_panels, in, tile, width, own->y, cols);
+            multiply(b, &l->up, panel, n_panels, in, tile, width, own->y2, cols);
+            for (uint32_t r = 0; r < rows_of_tile(s->n_rows, tile); r++) {
+                b->k->gate(b->m->gate, own->y + (size_t)r * cols, own->y2 + (size_t)r * cols, cols);
+                input_put(b, &s->in_f, tile * TILE_ROWS + r, width, column, real, own->y + (size_t)r * cols);
+            }
+        }
+    }
+}
+
+static void layer(struct backend *b, uint32_t l, uint32_t thread)
+{
+    const struct layer *w = &b->layers[l];
+    const float *post = l > 0 ? b->layers[l - 1].post_ffw_norm : NULL;
+
+    project_heads(b, l, norm(b, post, w->attn_norm, thread), thread);
+    pool_barrier(b->pool);
+    attend_layer(b, l, thread);
+    pool_barrier(b->pool);
+    project_back(b, &w->o, &b->step.in_o, w->post_attention_norm != NULL, thread);
+    pool_barrier(b->pool);
+    gate_and_up(b, w, norm(b, w->post_attention_norm, w->ffn_norm, thread), thread);
+    pool_barrier(b->pool);
+    project_back(b, &w->down, &b->step.in_f, w->post_ffw_norm != NULL, thread);
+    pool_barrier(b->pool);
+}
+
+/* ------------------------------------------------------------------ the head */
+
+/* Row i of the wanted ones: to where its entry asked for it. */
+static void deliver(struct backend *b, uint32_t i, float *logits, uint32_t thread)
+{
+    const struct step *s = &b->step;
+    const uint32_t row = s->out_row[i], n_vocab = b->m->n_vocab, entry = s->entry[row];
+    const struct plan_entry *e = &s->plan->entries[entry];
+
+    if (e->want == WANT_TOKEN) {
+        sample_token(b->k, e, logits, n_vocab, &b->threads[thread].sampler, &s->results[entry]);
+        return;
+    }
+    const uint32_t at = e->want == WANT_ALL_LOGITS ? s->position[row] - e->n_past : 0;
+    memcpy(e->logits + (size_t)at * n_vocab, logits, n_vocab * sizeof(*logits));
+}
+
+static void head(struct backend *b, uint32_t thread)
+{
+    struct step *s = &b->step;
+    const uint32_t n_vocab = pad16(b->m->n_vocab);
+    const float *post = b->layers[b->m->n_layers - 1].post_ffw_norm;
+
+    for (uint32_t first = 0; first < s->n_out; first += TILE_ROWS) {
+        const uint32_t n = s->n_out - first < TILE_ROWS ? s->n_out - first : TILE_ROWS, width = tile_width(n);
+        for (uint32_t i; (i = pool_next(b->pool)) < n;) {
+            const struct model *m = b->m;
+            float *x = s->x + (size_t)s->out_row[first + i] * pad16(m->n_embd), *row = b->threads[thread].row;
+            if (post != NULL) {
+                b->k->rms_norm(row, s->tmp + (size_t)s->out_row[first + i] * pad16(m->n_embd), post, m->n_embd, m->rms_eps);
+                b->k->add(x, row, pad16(m->n_embd));
+            }
+            b->k->rms_norm(row, x, b->output_norm, m->n_embd, m->rms_eps);
+            input_put(b, &s->in_head, i, width, 0, m->n_embd, row);
+        }
+        if (thread == 0)
+            input_zero(b, &s->in_head, n, width - n, width);
+        pool_barrier(b->pool);
+        struct piece p;
+        while (piece_at(pool_next(b->pool), b->head.n_panels, 16, 1, &p))
+            multiply(b, &b->head, p.first, p.n, &s->in_head, 0, width, s->logits + p.first * PANEL_ROWS, n_vocab);
+        pool_barrier(b->pool);
+        for (uint32_t i; (i = pool_next(b->pool)) < n;)
+            deliver(b, first + i, s->logits + (size_t)i * n_vocab, thread);
+        pool_barrier(b->pool);
+    }
+}
+
+/* ------------------------------------------------------------------ the step */
+
+static void run_thread(void *arg, uint32_t thread)
+{
+    struct backend *b = arg;
+
+    embed(b);
+    pool_barrier(b->pool);
+    for (uint32_t l = 0; l < b->m->n_layers; l++)
+        layer(b, l, thread);
+    head(b, thread);
+}
+
+/* Flatten the plan into rows. */
+static void prepare_rows(struct backend *b, const struct plan *p)
+{
+    struct step *s = &b->step;
+    uint32_t row = 0;
+
+    s->n_out = 0;
+    for (uint32_t e = 0; e < p->n_entries; e++) {
+        const struct plan_entry *entry = &p->entries[e];
+        for (uint32_t i = 0; i < entry->n_tokens; i++, row++) {
+            s->token[row] = entry->from_entry >= 0 ? b->last_tokens[entry->from_entry] : entry->tokens[i];
+            s->position[row] = entry->n_past + i;
+            s->entry[row] = e;
+            if (entry->want == WANT_ALL_LOGITS || (entry->want != WANT_NOTHING && i + 1 == entry->n_tokens))
+                s->out_row[s->n_out++] = row;
+        }
+    }
+    s->n_rows = row;
+    s->n_tiles = (row + TILE_ROWS - 1) / TILE_ROWS;
+    s->last_width = width_of_tile(row, s->n_tiles - 1);
+}
+
+void step_run(struct backend *b, const struct plan *p, struct step_result *results)
+{
+    struct step *s = &b->step;
+
+    s->plan = p;
+    s->results = results;
+    prepare_rows(b, p);
+    attend_prepare(b);
+    const uint32_t unused = s->last_width - rows_of_tile(s->n_rows, s->n_tiles - 1);
+    input_zero(b, &s->in_e, s->n_rows, unused, s->last_width);
+    input_zero(b, &s->in_o, s->n_rows, unused, s->last_width);
+    input_zero(b, &s->in_f, s->n_rows, unused, s->last_width);
+    pool_run(b->pool, run_thread, b);
+    for (uint32_t e = 0; e < p->n_entries; e++)
+        b->last_tokens[e] = p->entries[e].want == WANT_TOKEN ? results[e].token : -1;
+    b->n_last = p->n_entries;
+}
