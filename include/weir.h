@@ -90,10 +90,11 @@ struct weir_request {
     bool whole;                      /* deliver text once, at the end, not as it grows */
     bool cache_off;
     bool ignore_eos;
+    bool takeover_any;               /* if its worker dies, go on also where the bits may differ; default: only where they are equal */
     uint32_t max_tokens;             /* 0: to the answer's own end */
     uint32_t n;                      /* completions; 0 is 1 */
     uint32_t deadline_ms;            /* from now; 0: none */
-    const uint64_t *seed;            /* NULL: the library draws one, so that a retry can go on with the same */
+    const uint64_t *seed;            /* NULL: the library draws one below 2^53, which every JSON reader keeps exactly */
     const double *temperature;       /* NULL: 1.0 */
     const double *top_p, *min_p, *repetition_penalty, *presence_penalty, *frequency_penalty;
     uint32_t top_k;                  /* 0: off */
@@ -184,6 +185,7 @@ int weir_timeout_ms(const struct weir_client *c);  /* call weir_process() after 
  * The client reconnects by itself; later requests work again once the broker is back. */
 int weir_process(struct weir_client *c, struct weir_error *err);
 size_t weir_in_flight(const struct weir_client *c);
+bool weir_connected(const struct weir_client *c);  /* false between the loss of a broker and its return */
 
 /* --- blocking -------------------------------------------------------------------------------- */
 
