@@ -498,6 +498,7 @@ int weir_open(struct weir_client **ret_client, const struct weir_options *option
     if (set_options(c, options != NULL ? options : &(struct weir_options){ 0 }, err) != WEIR_OK)
         goto out;
     connect_start(c);
+    client_settle(c);
     while (c->state == CLIENT_GREETING)
         client_wait(c); /* ends by the hello, by its timeout or by the broker's no */
     if (c->state != CLIENT_READY) {
