@@ -1,0 +1,157 @@
+/* broker.h - the broker: one loop over a socket, the workers' doorbells and the clock; and what its parts share.
+ *
+ *   intake.c     messages from clients -> requests, or a refusal           (dispatch table by message type)
+ *   dispatch.c   queued requests -> workers                                 (fair_queue and router decide)
+ *   events.c     events of workers -> requests                              (every number checked)
+ *   delivery.c   what requests received -> clients                          (never blocks; keeps what a client does not take)
+ *   death.c      a worker ended -> its requests go on elsewhere             (takeover decides)
+ *   ending.c     the one place where requests change phase and end
+ *   report.c     hello, models, status
+ *   broker.c     the loop, ticks, signals, drain
+ *
+ * One thread owns everything.  A pass of the loop: wait; signals; some messages of clients; some events of every worker; deaths;
+ * what is due by the clock; dispatch; delivery.  Each has a budget, so none can starve the others, and nothing blocks. */
+#ifndef BROKER_H
+#define BROKER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "account.h"
+#include "client.h"
+#include "endpoint.h"
+#include "fair_queue.h"
+#include "options.h"
+#include "request.h"
+#include "router.h"
+#include "supervisor.h"
+#include "users.h"
+#include "wire.h"
+
+enum {
+    PASS_MESSAGES = 256,      /* client messages in one pass of the loop */
+    PASS_EVENTS = 4096,       /* events of one worker in one pass */
+    PASS_DISPATCHES = 64,     /* requests sent to workers in one pass */
+    TICK_MS = 20,             /* the clock is looked at so often while anything is going on */
+    TICK_IDLE_MS = 500,
+    BLOCKED_RETRY_MS = 5,     /* a client whose queue is full is tried again after so long */
+    LATE_REPLIES_MAX = 4096,  /* answers that are no request's, waiting for room in a client's queue */
+    SCOPE_SECRET_BYTES = 192,
+    UID_NAMES = 64,
+    TOKEN_MESSAGE_IDS_MAX = 8192,      /* ids of one token message */
+    TOKEN_MESSAGE_LOGPROBS_MAX = 256,  /* ... that carries log-probabilities */
+    TOKEN_MESSAGE_TEXT_MAX = 1 << 20,
+};
+
+struct served_model {
+    const char *name, *path;
+    double bytes_per_token;   /* moving average of text prompts */
+    double output_tokens;     /* moving average of a choice's length */
+    uint32_t n_suspects;      /* suspects of it that run now: at most one */
+};
+
+struct late_reply {           /* an answer for which the client's queue had no room */
+    struct peer to;
+    uint8_t *at;
+    size_t n;
+    uint64_t since_ns;
+};
+
+struct uid_name {
+    uid_t uid;
+    char name[USER_NAME_BYTES]; /* empty: not known */
+};
+
+struct totals {
+    uint64_t accepted, done, failed, cancelled, refused, malformed, takeovers, tokens;
+};
+
+enum broker_state { BROKER_RUNNING, BROKER_DRAINING, BROKER_STOPPING };
+
+struct broker {
+    const struct options *options;
+    enum broker_state state;
+    struct endpoint endpoint;
+    int signals;              /* signalfd */
+    uint64_t boot_id;
+    char boot[17];            /* in hexadecimal */
+    uint8_t scope_secret[SCOPE_SECRET_BYTES];
+    uint64_t now_ns, started_ns, tick_due_ns, stop_due_ns;
+    bool said_ready;
+
+    struct users users;
+    struct uid_name uid_names[UID_NAMES]; /* at uid mod UID_NAMES */
+    struct accounts accounts;
+    struct clients clients;
+    struct requests requests;
+    struct fair_queue *queue;
+    struct router *router;
+    struct served_model models[MODELS_MAX];
+    uint32_t n_models;
+    struct worker workers[WORKERS_MAX];
+    uint32_t n_workers;
+    struct supervisor_options supervision;
+    struct totals totals;
+
+    struct wire_buffer out;   /* the message being written */
+    struct late_reply late[LATE_REPLIES_MAX];
+    uint32_t late_first, n_late;
+};
+
+/* --- broker.c -------------------------------------------------------------------------------- */
+
+/* Bind, make the tables, start nothing yet.  ST_OK, or with *err set.  options is borrowed. */
+MUST_CHECK enum status broker_new(const struct options *options, struct broker **ret_broker, struct error *err);
+void broker_free(struct broker *b); /* kills what runs */
+/* Run until told to stop.  The exit code of the process. */
+int broker_run(struct broker *b);
+/* Aborts at the first broken invariant of any part. */
+void broker_check(const struct broker *b);
+
+/* --- intake.c -------------------------------------------------------------------------------- */
+
+void intake_receive(struct broker *b);
+
+/* --- dispatch.c ------------------------------------------------------------------------------ */
+
+void dispatch_queued(struct broker *b);
+uint64_t dispatch_cost(const struct broker *b, const struct request *r); /* estimate in tokens */
+/* Can this model be served at all, now or soon?  If not, *ret_why is the error of one of its workers. */
+bool dispatch_has_hope(const struct broker *b, uint32_t model, const char **ret_why);
+
+/* --- events.c -------------------------------------------------------------------------------- */
+
+/* Take up to budget events (0: all) of a worker.  ST_OK (there may be more), ST_AGAIN (none left), ST_CORRUPT: it broke a rule. */
+MUST_CHECK enum status events_take(struct broker *b, struct worker *w, uint32_t budget);
+
+/* --- delivery.c ------------------------------------------------------------------------------ */
+
+void delivery_flush(struct broker *b);                  /* all requests that have something for their clients */
+void delivery_tick(struct broker *b);                   /* probes, blocked clients, late replies, slow readers */
+void delivery_reply(struct broker *b, const struct peer *to); /* b->out, now or later; it is no request's */
+void delivery_error(struct broker *b, const struct peer *to, struct span id, const struct error *error, uint32_t retry_after_ms);
+
+/* --- ending.c -------------------------------------------------------------------------------- */
+
+void ending_enqueue(struct broker *b, uint32_t request, enum queue_class class);
+void ending_error(struct broker *b, uint32_t request, const struct error *error, uint32_t retry_after_ms);
+__attribute__((format(printf, 5, 6))) void ending_errorf(struct broker *b, uint32_t request, enum error_code code, const char *param,
+                                                         const char *format, ...);
+void ending_done(struct broker *b, uint32_t request);
+void ending_sent(struct broker *b, uint32_t request, struct worker *w, uint32_t slot); /* QUEUED -> SENT */
+void ending_left_worker(struct broker *b, uint32_t request, bool over); /* gives slot and counts back; over: -> OVER, else for requeue */
+void ending_told(struct broker *b, uint32_t request);   /* the client has its end */
+void ending_client_gone(struct broker *b, uint32_t client);
+uint32_t ending_retry_after_ms(const struct broker *b);
+
+/* --- death.c --------------------------------------------------------------------------------- */
+
+void death_look(struct broker *b, struct worker *w);    /* its pidfd is readable, or it may be */
+
+/* --- report.c -------------------------------------------------------------------------------- */
+
+void report_hello(struct broker *b, const char *user);  /* all three write b->out */
+void report_models(struct broker *b, struct span id);
+void report_status(struct broker *b, struct span id);
+
+#endif

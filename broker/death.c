@@ -1,0 +1,71 @@
+/* death.c - a worker has ended: its last words are taken, then its requests go on elsewhere.
+ *
+ * The process is reaped first, so it cannot write any more; then its ring is emptied to the last whole event.  What was delivered by
+ * then is what the next worker is told.  If the ring itself breaks a rule, what was taken before the bad event still counts: each event
+ * was checked by itself, and tokens of a request are in order. */
+#include "broker.h"
+
+#include <inttypes.h>
+
+#include "log.h"
+
+static void give_on(struct broker *b, uint32_t request, const struct supervisor_end *end)
+{
+    struct request *r = &b->requests.list[request];
+    struct takeover_case c = { .own_fault = end->own_fault,
+                               .wanted = r->end == END_NONE,
+                               .finished = r->kind == WORK_GENERATE && request_finished(r),
+                               .suspect = r->suspect };
+    enum takeover_action action = takeover_decide(&c);
+
+    if (action != TAKEOVER_FORGET) {
+        r->takeovers++;
+        b->totals.takeovers++;
+    }
+    switch (action) {
+    case TAKEOVER_FORGET:
+        ending_left_worker(b, request, true);
+        break;
+    case TAKEOVER_COMPLETE:
+        ending_done(b, request);
+        ending_left_worker(b, request, true);
+        break;
+    case TAKEOVER_BLAME:
+        ending_errorf(b, request, ERR_WORKER_KILLER, "",
+                      "a worker died under this request, and again when it ran alone (%s)", end->cause);
+        ending_left_worker(b, request, true);
+        break;
+    case TAKEOVER_REQUEUE:
+    case TAKEOVER_SUSPECT:
+        ending_left_worker(b, request, false);
+        if (r->kind == WORK_TOKENIZE) /* nothing was shown of it: from the beginning */
+            requests_clear(&b->requests, &r->choices[0].ids);
+        r->suspect = action == TAKEOVER_SUSPECT;
+        ending_enqueue(b, request, QUEUE_RESUMED);
+        r->owes_progress = true;
+        requests_mark_dirty(&b->requests, request);
+        break;
+    }
+}
+
+void death_look(struct broker *b, struct worker *w)
+{
+    struct supervisor_end end;
+
+    if (!supervisor_reap(w, &end))
+        return;
+    uint32_t n = w->link.n_held;
+    enum status st = events_take(b, w, 0);
+
+    if (st == ST_CORRUPT && w->killed == KILL_NONE) /* it died by itself, and left rubbish: its own fault */
+        end.own_fault = true;
+    log_warn("worker_end", "slot=%" PRIu32 " life=%" PRIu32 " cause=%s own_fault=%d requests=%" PRIu32, w->slot, w->life,
+             end.cause, end.own_fault, n);
+    router_forget(b->router, w->slot);
+    for (uint32_t slot = 0; slot < REGION_SLOTS; slot++)
+        if (w->link.slots[slot].request != LINK_NO_REQUEST)
+            give_on(b, w->link.slots[slot].request, &end);
+    supervisor_bury(w, &end, b->state == BROKER_RUNNING || (b->state == BROKER_DRAINING && b->requests.n_live > 0), b->now_ns);
+    if (w->state == WORKER_WAITING && w->start_due_ns > b->now_ns)
+        log_info("worker_waits", "slot=%" PRIu32 " ms=%" PRIu64, w->slot, (w->start_due_ns - b->now_ns) / 1000000);
+}

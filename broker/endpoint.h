@@ -1,0 +1,63 @@
+/* endpoint.h - the broker's ZeroMQ socket: a ROUTER on ipc://, with every limit set, and who is at the other end.
+ *
+ * libzmq would steal a bound ipc path without a word, so the folder is private, and a lock file beside the socket is held while it
+ * is bound: a second broker of the same folder is refused.
+ *
+ * The peer of a message is the process that connected the unix socket: its uid comes from the kernel, by the "Peer-Address"
+ * property of the body frame ("localhost:UID:GID:PID" in libzmq 4.3.4).  A message without it is refused.
+ *
+ * Routing ids are those that libzmq draws: five bytes, the first 0.  A peer that chose its own could wait for another to
+ * leave and take its id, and with it the tokens still under way: it is refused.
+ *
+ * Nothing here blocks.  A send may fail with ST_AGAIN (this peer's queue is full: it does not read) or ST_GONE (it has left). */
+#ifndef ENDPOINT_H
+#define ENDPOINT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <zmq.h>
+
+#include "error.h"
+#include "span.h"
+#include "status.h"
+
+enum { PEER_ID_BYTES = 5, ENDPOINT_SEND_MESSAGES_MAX = 1000, ENDPOINT_RECEIVE_MESSAGES_MAX = 64, ENDPOINT_LINGER_MS = 500 };
+
+struct peer {
+    uint8_t id[PEER_ID_BYTES];
+    bool delimiter;    /* it sends an empty frame first (a REQ socket) and gets one back */
+};
+
+struct endpoint {
+    void *context, *socket;
+    int lock;          /* descriptor of the lock file */
+};
+
+struct received {
+    struct peer peer;
+    uid_t uid;
+    bool answerable;   /* false: of a peer with an id of its own choice; there is nobody to tell */
+    struct error problem; /* code ERR_NONE: the frames are right and body holds the map */
+    zmq_msg_t body;    /* to be closed with received_deinit() */
+};
+
+/* uri is ipc:///path.  Makes runtime_dir (0750) if it is missing.  ST_OK; ST_INVALID, ST_SYSTEM with *err set. */
+MUST_CHECK enum status endpoint_open(const char *uri, const char *runtime_dir, struct endpoint *ret_endpoint, struct error *err);
+
+/* Replies still queued have ENDPOINT_LINGER_MS to leave; then the lock is given up.  NULL fields are fine. */
+void endpoint_close(struct endpoint *e);
+
+/* The next message.  ST_OK, ST_AGAIN (none), ST_SYSTEM. */
+MUST_CHECK enum status endpoint_receive(struct endpoint *e, struct received *ret_received);
+void received_deinit(struct received *r);
+struct span received_body(struct received *r);
+
+/* Send signature and body.  ST_OK, ST_AGAIN, ST_GONE. */
+MUST_CHECK enum status endpoint_send(struct endpoint *e, const struct peer *to, struct span body);
+
+/* "localhost:UID:GID:PID" -> UID.  ST_OK or ST_INVALID. */
+MUST_CHECK enum status endpoint_uid_of_address(const char *address, uid_t *ret_uid);
+
+#endif

@@ -1,0 +1,430 @@
+/* intake.c - messages of clients: who sent it, what it is, and either a request in the queue or a refusal that names the reason.
+ *
+ * A refusal costs no memory and is sent at once, so an overloaded broker still answers within a pass of its loop.  The order of checks
+ * is from cheap to dear: frames, credentials, decoding, then the limits, then copying. */
+#include "broker.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "log.h"
+
+_Static_assert(SCOPE_SECRET_BYTES >= XXH3_SECRET_SIZE_MIN, "the key of the scope hash");
+
+struct sender {               /* of the message at hand */
+    struct peer peer;
+    uid_t uid;
+    char user[USER_NAME_BYTES];
+};
+
+typedef void message_handler(struct broker *b, const struct sender *from, const struct wire_message *m);
+
+static void refuse(struct broker *b, const struct sender *from, struct span id, uint32_t retry_after_ms, const struct error *error)
+{
+    b->totals.refused++;
+    delivery_error(b, &from->peer, id, error, retry_after_ms);
+}
+
+/* --- generate and tokenize -------------------------------------------------------------------- */
+
+struct admission {            /* what is decided about a request before anything of it is kept */
+    uint32_t model, account, client;
+    struct error error;
+    uint32_t retry_after_ms;
+};
+
+static bool find_model(const struct broker *b, struct span name, struct admission *a)
+{
+    char known[ERROR_MESSAGE_BYTES / 2];
+    size_t n = 0;
+
+    known[0] = '\0';
+    for (uint32_t i = 0; i < b->n_models; i++) {
+        if (name.n == 0 || span_is(name, b->models[i].name)) {
+            a->model = i;
+            return true;
+        }
+        if (n < sizeof(known))
+            n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", i > 0 ? ", " : "", b->models[i].name);
+    }
+    error_set(&a->error, ERR_MODEL_NOT_FOUND, "model", "no model \"%.*s\" here; there is %s", (int)(name.n < 64 ? name.n : 64),
+              (const char *)name.at, known);
+    return false;
+}
+
+/* The user a request is for: the sender, or whom a front end names. */
+static bool find_account(struct broker *b, const struct sender *from, struct span on_behalf_of, struct admission *a)
+{
+    char name[USER_NAME_BYTES];
+    const struct options *o = b->options;
+    bool front_end = false;
+
+    memcpy(name, from->user, sizeof(name));
+    if (on_behalf_of.n > 0) {
+        for (uint32_t i = 0; i < o->n_front_ends; i++)
+            front_end = front_end || o->front_ends[i] == from->uid;
+        if (!front_end) {
+            error_set(&a->error, ERR_PERMISSION_DENIED, "on_behalf_of", "uid %u is no front end", (unsigned)from->uid);
+            return false;
+        }
+        snprintf(name, sizeof(name), "%.*s", (int)(on_behalf_of.n < sizeof(name) ? on_behalf_of.n : 0),
+                 (const char *)on_behalf_of.at);
+        if (!user_name_ok(name)) {
+            error_set(&a->error, ERR_INVALID_PARAMETER, "on_behalf_of", "not the name of a user");
+            return false;
+        }
+    }
+    const struct user *user = users_by_name(&b->users, name);
+    if (user != NULL && user->disabled) {
+        error_set(&a->error, ERR_PERMISSION_DENIED, "", "user %s is disabled", name);
+        return false;
+    }
+    if (accounts_number(&b->accounts, name, b->queue, b->now_ns, &a->account) != ST_OK) {
+        error_set(&a->error, ERR_BUSY, "", "%d users have requests under way, the most there can be", ACCOUNTS_MAX);
+        a->retry_after_ms = ending_retry_after_ms(b);
+        return false;
+    }
+    b->accounts.list[a->account].running_max =
+        user != NULL && user->max_running > 0 ? user->max_running : b->options->user_running_max;
+    return true;
+}
+
+static bool within_limits(const struct broker *b, const struct admission *a, struct error *err)
+{
+    const struct account *account = &b->accounts.list[a->account];
+    const struct user *user = users_by_name(&b->users, account->name);
+    uint64_t user_max = USER_REQUESTS_MAX;
+
+    if (user != NULL && user->max_queued > 0 && user->max_queued + account->n_running < user_max)
+        user_max = user->max_queued + account->n_running;
+    if (b->requests.n_live >= REQUESTS_MAX)
+        error_set(err, ERR_BUSY, "", "the pool holds %d requests, its limit", REQUESTS_MAX);
+    else if (account->n_live >= user_max)
+        error_set(err, ERR_BUSY, "", "user %s has %" PRIu32 " requests here, the limit", account->name, account->n_live);
+    else if (b->requests.bytes >= b->options->pool_bytes)
+        error_set(err, ERR_BUSY, "", "requests and answers take %" PRIu64 " bytes, the limit is %" PRIu64, b->requests.bytes,
+                  b->options->pool_bytes);
+    else
+        return true;
+    return false;
+}
+
+/* The connection's entry, made if it has none. */
+static bool find_client(struct broker *b, const struct sender *from, struct span id, struct admission *a)
+{
+    a->client = clients_find(&b->clients, &from->peer);
+    if (a->client != CLIENT_NONE && requests_find(&b->requests, a->client, id) != NO_REQUEST) {
+        error_set(&a->error, ERR_DUPLICATE_ID, "id", "a request of this id is under way on this connection");
+        return false;
+    }
+    if (a->client == CLIENT_NONE && clients_add(&b->clients, &from->peer, from->uid, b->now_ns, &a->client) != ST_OK) {
+        error_set(&a->error, ERR_BUSY, "", "%d connections have requests under way, the limit", CLIENTS_MAX);
+        a->retry_after_ms = ending_retry_after_ms(b);
+        return false;
+    }
+    return true;
+}
+
+static bool admit(struct broker *b, const struct sender *from, struct span id, struct span model, struct span on_behalf_of,
+                  struct admission *a)
+{
+    const char *why;
+
+    if (b->state != BROKER_RUNNING) {
+        error_set(&a->error, ERR_SHUTTING_DOWN, "", "the broker is stopping");
+        a->retry_after_ms = 1000;
+        return false;
+    }
+    if (!find_model(b, model, a) || !find_account(b, from, on_behalf_of, a))
+        return false;
+    if (!dispatch_has_hope(b, a->model, &why)) {
+        error_set(&a->error, ERR_NO_WORKER, "", "no worker of model %s can start: %s", b->models[a->model].name, why);
+        return false;
+    }
+    if (!within_limits(b, a, &a->error)) {
+        a->retry_after_ms = ending_retry_after_ms(b);
+        return false;
+    }
+    return find_client(b, from, id, a);
+}
+
+/* Whose cached blocks the request may meet: equal hash, equal scope.  Keyed, so that nobody can look for a collision. */
+static void scope_hash(const struct broker *b, const struct account *account, struct span scope, struct span salt,
+                       uint64_t ret_scope[2])
+{
+    uint8_t text[8 + USER_NAME_BYTES + SALT_BYTES_MAX] = "user";
+    size_t n = 5;
+
+    if (span_is(scope, "pool")) {
+        memcpy(text, "pool", 5);
+    } else {
+        memcpy(text + n, account->name, strlen(account->name) + 1);
+        n += strlen(account->name) + 1;
+    }
+    if (salt.n > 0)
+        memcpy(text + n, salt.at, salt.n);
+    XXH128_hash_t h = XXH3_128bits_withSecret(text, n + salt.n, b->scope_secret, sizeof(b->scope_secret));
+    ret_scope[0] = h.low64;
+    ret_scope[1] = h.high64;
+}
+
+static uint64_t draw_seed(void)
+{
+    uint64_t seed = 0;
+
+    while (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+        continue; /* interrupted; eight bytes never come in part */
+    return seed;
+}
+
+/* A client may go on with a request that an earlier broker began. */
+static bool take_resume(struct broker *b, struct request *r, const struct wire_generate *g, struct error *err)
+{
+    for (uint32_t i = 0; i < g->n_resume; i++) {
+        const struct wire_resume *w = &g->resume[i];
+
+        if (w->choice >= r->n_choices || r->choices[w->choice].ids.n > 0 || w->n_ids > r->max_tokens) {
+            error_set(err, ERR_INVALID_PARAMETER, "resume", "choice %u is not among the %u, comes twice, or has more than max_tokens",
+                      w->choice, r->n_choices);
+            return false;
+        }
+        struct choice *c = &r->choices[w->choice];
+        if (requests_append(&b->requests, &c->ids, w->ids, (size_t)w->n_ids * 4) != ST_OK) {
+            error_set(err, ERR_INTERNAL, "", "out of memory");
+            return false;
+        }
+        c->n_sent = w->n_ids;
+        c->released_bytes = w->released_bytes;
+    }
+    return true;
+}
+
+static uint64_t estimate_prompt(const struct broker *b, const struct request *r)
+{
+    uint64_t bytes = record_prompt(&r->record).n;
+
+    if (record_head(&r->record)->prompt_kind == WORK_PROMPT_IDS)
+        return bytes / 4;
+    return (uint64_t)((double)bytes / b->models[r->model].bytes_per_token) + 1;
+}
+
+/* Make the request of a record.  Takes the record in any case.  NO_REQUEST when there is no memory. */
+static uint32_t make_request(struct broker *b, const struct admission *a, struct span id, uint32_t n_choices,
+                             struct record *record, enum work_kind kind)
+{
+    uint32_t request = NO_REQUEST;
+
+    if (requests_add(&b->requests, &b->clients, a->client, id, n_choices, record, &request) != ST_OK) {
+        record_deinit(record);
+        return NO_REQUEST;
+    }
+    struct request *r = &b->requests.list[request];
+    r->account = a->account;
+    r->model = a->model;
+    r->kind = kind;
+    r->arrived_ns = record_head(&r->record)->arrived_ns;
+    r->deadline_ns = record_head(&r->record)->deadline_ns;
+    r->max_tokens = record_head(&r->record)->max_tokens != 0 ? record_head(&r->record)->max_tokens : OUTPUT_TOKENS_MAX;
+    r->prompt_tokens_estimate = estimate_prompt(b, r);
+    b->accounts.list[a->account].n_live++;
+    b->accounts.list[a->account].n_requests++;
+    b->totals.accepted++;
+    return request;
+}
+
+/* A connection that was entered for a request which then was refused. */
+static void forget_client(struct broker *b, uint32_t client)
+{
+    if (b->clients.list[client].n_live == 0)
+        clients_remove(&b->clients, client);
+}
+
+static void on_generate(struct broker *b, const struct sender *from, const struct wire_message *m)
+{
+    const struct wire_generate *g = &m->generate;
+    struct admission a = { 0 };
+    struct record record = { 0 };
+
+    if (g->session.n > 0 || g->idempotency_key.n > 0) {
+        const char *field = g->session.n > 0 ? "session" : "idempotency_key";
+
+        error_set(&a.error, ERR_UNSUPPORTED_PARAMETER, field, "%s is not served by this broker", field);
+        refuse(b, from, m->id, 0, &a.error);
+        return;
+    }
+    if (!admit(b, from, m->id, g->model, g->on_behalf_of, &a)) {
+        refuse(b, from, m->id, a.retry_after_ms, &a.error);
+        return;
+    }
+    struct record_context c = { .arrived_ns = b->now_ns,
+                                .deadline_ns = g->deadline_ms > 0 ? b->now_ns + g->deadline_ms * UINT64_C(1000000) : 0,
+                                .seed = g->has_seed ? g->sampling.seed : draw_seed() };
+    scope_hash(b, &b->accounts.list[a.account], g->scope, g->salt, c.scope);
+    uint32_t request = NO_REQUEST;
+    if (record_of_generate(g, &c, &record, &a.error) == ST_OK) {
+        request = make_request(b, &a, m->id, g->n, &record, WORK_GENERATE);
+        if (request == NO_REQUEST)
+            error_set(&a.error, ERR_INTERNAL, "", "the broker has no memory for this request");
+    }
+    if (request == NO_REQUEST) {
+        forget_client(b, a.client);
+        refuse(b, from, m->id, 0, &a.error);
+        return;
+    }
+    struct request *r = &b->requests.list[request];
+    r->batch = g->batch_class;
+    r->stream = g->stream;
+    r->logprobs = g->sampling.logprobs != 0;
+    r->takeover_any = g->takeover_any;
+    r->cache_off = g->cache_off;
+    r->owes_accepted = true;
+    if (!take_resume(b, r, g, &a.error)) {
+        ending_error(b, request, &a.error, 0);
+        return;
+    }
+    ending_enqueue(b, request, r->batch ? QUEUE_BATCH : QUEUE_INTERACTIVE);
+    requests_mark_dirty(&b->requests, request);
+}
+
+static void on_tokenize(struct broker *b, const struct sender *from, const struct wire_message *m)
+{
+    struct admission a = { 0 };
+    struct record record = { 0 };
+    struct record_context c = { .arrived_ns = b->now_ns };
+
+    if (!admit(b, from, m->id, m->tokenize.model, (struct span){ 0 }, &a)) {
+        refuse(b, from, m->id, a.retry_after_ms, &a.error);
+        return;
+    }
+    uint32_t request = NO_REQUEST;
+    if (record_of_tokenize(m->tokenize.text, m->tokenize.special, &c, &record, &a.error) == ST_OK) {
+        request = make_request(b, &a, m->id, 1, &record, WORK_TOKENIZE);
+        if (request == NO_REQUEST)
+            error_set(&a.error, ERR_INTERNAL, "", "the broker has no memory for this request");
+    }
+    if (request == NO_REQUEST) {
+        forget_client(b, a.client);
+        refuse(b, from, m->id, 0, &a.error);
+        return;
+    }
+    ending_enqueue(b, request, QUEUE_INTERACTIVE);
+}
+
+/* --- the other messages ----------------------------------------------------------------------- */
+
+static void on_cancel(struct broker *b, const struct sender *from, const struct wire_message *m)
+{
+    uint32_t client = clients_find(&b->clients, &from->peer);
+    uint32_t request = client != CLIENT_NONE ? requests_find(&b->requests, client, m->id) : NO_REQUEST;
+
+    if (request == NO_REQUEST)
+        return; /* its end is on the way: an error now would look like that of a later request with this id */
+    ending_errorf(b, request, ERR_CANCELLED, "", "cancelled by the client");
+}
+
+static void on_hello(struct broker *b, const struct sender *from, const struct wire_message *m)
+{
+    (void)m;
+    report_hello(b, from->user);
+    if (!b->out.failed)
+        delivery_reply(b, &from->peer);
+}
+
+static void on_models(struct broker *b, const struct sender *from, const struct wire_message *m)
+{
+    report_models(b, m->id);
+    if (!b->out.failed)
+        delivery_reply(b, &from->peer);
+}
+
+static void on_status(struct broker *b, const struct sender *from, const struct wire_message *m)
+{
+    report_status(b, m->id);
+    if (!b->out.failed)
+        delivery_reply(b, &from->peer);
+}
+
+static void on_session_end(struct broker *b, const struct sender *from, const struct wire_message *m)
+{
+    struct error e;
+
+    error_set(&e, ERR_UNSUPPORTED_PARAMETER, "session", "sessions are not served by this broker");
+    refuse(b, from, m->id, 0, &e);
+}
+
+static const struct {
+    message_handler *handle;
+    bool needs_enabled_user; /* the others tell nothing of anybody's requests */
+} dispatch[] = {
+    [WIRE_HELLO] = { on_hello, false },       [WIRE_GENERATE] = { on_generate, true }, [WIRE_CANCEL] = { on_cancel, true },
+    [WIRE_TOKENIZE] = { on_tokenize, true },  [WIRE_MODELS] = { on_models, false },    [WIRE_STATUS] = { on_status, false },
+    [WIRE_SESSION_END] = { on_session_end, true },
+};
+
+/* The connection that had this id belongs to somebody else now: the old one has left. */
+static void check_owner(struct broker *b, const struct sender *from)
+{
+    uint32_t client = clients_find(&b->clients, &from->peer);
+
+    if (client != CLIENT_NONE && b->clients.list[client].uid != from->uid)
+        ending_client_gone(b, client);
+}
+
+/* Asking the system for an account's name may read files: remembered until the users file is read again. */
+static void name_of_uid(struct broker *b, uid_t uid, char ret_name[USER_NAME_BYTES])
+{
+    struct uid_name *known = &b->uid_names[uid % UID_NAMES];
+
+    if (known->name[0] == '\0' || known->uid != uid) {
+        users_name_of_uid(&b->users, uid, known->name);
+        known->uid = uid;
+    }
+    memcpy(ret_name, known->name, USER_NAME_BYTES);
+}
+
+static void handle(struct broker *b, struct received *received)
+{
+    struct sender from = { .peer = received->peer, .uid = received->uid };
+    struct wire_message m;
+    struct error error = { 0 };
+
+    name_of_uid(b, from.uid, from.user);
+    check_owner(b, &from);
+    enum status st = wire_decode_request(received_body(received), &m, &error);
+    if (st != ST_OK) {
+        b->totals.malformed++;
+        delivery_error(b, &from.peer, m.id, &error, 0);
+        return;
+    }
+    assert(m.type > WIRE_INVALID && m.type <= WIRE_SESSION_END);
+    const struct user *user = users_by_name(&b->users, from.user);
+    if (dispatch[m.type].needs_enabled_user && user != NULL && user->disabled) {
+        error_set(&error, ERR_PERMISSION_DENIED, "", "user %s is disabled", from.user);
+        refuse(b, &from, m.id, 0, &error);
+    } else {
+        dispatch[m.type].handle(b, &from, &m);
+    }
+    wire_message_deinit(&m);
+}
+
+void intake_receive(struct broker *b)
+{
+    struct received received;
+
+    for (uint32_t n = 0; n < PASS_MESSAGES && endpoint_receive(&b->endpoint, &received) == ST_OK; n++) {
+        if (received.problem.code == ERR_NONE) {
+            handle(b, &received);
+        } else {
+            b->totals.malformed++;
+            if (received.answerable)
+                delivery_error(b, &received.peer, (struct span){ 0 }, &received.problem, 0);
+        }
+        received_deinit(&received);
+    }
+}
