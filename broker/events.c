@@ -288,8 +288,12 @@ enum status events_take(struct broker *b, struct worker *w, uint32_t budget)
 
     for (uint32_t n = 0; budget == 0 || n < budget; n++) {
         enum status st = worker_link_next(&w->link, &e);
-        if (st == ST_AGAIN)
+        if (st == ST_AGAIN) {
+            /* A worker that found the ring full may sleep until there is room. */
+            if (n >= EVENT_RING_SLOTS / 8)
+                doorbell_ring(&w->link.region.request_bell);
             return st;
+        }
         if (st == ST_OK)
             st = take_one(b, w, &e, &rule);
         if (st != ST_OK) {

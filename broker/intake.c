@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "log.h"

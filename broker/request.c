@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 enum { BYTES_MIN = 256 };

@@ -8,7 +8,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 enum { WAYS = 4, SETS = ROUTER_TABLE_ENTRIES / WAYS };

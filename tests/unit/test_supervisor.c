@@ -1,0 +1,159 @@
+/* test_supervisor.c - when a worker is started, killed, blamed; and that a real process really lives and dies by these rules. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "broker/supervisor.h"
+#include "clock.h"
+
+static const uint64_t second = UINT64_C(1000000000);
+
+static void back_off_doubles_up_to_its_limit(void **state)
+{
+    (void)state;
+    assert_int_equal(supervisor_backoff_ms(0), 0);
+    assert_int_equal(supervisor_backoff_ms(1), 250);
+    assert_int_equal(supervisor_backoff_ms(2), 500);
+    assert_int_equal(supervisor_backoff_ms(5), 4000);
+    assert_int_equal(supervisor_backoff_ms(8), 30000);
+    assert_int_equal(supervisor_backoff_ms(1000000), 30000);
+}
+
+static void a_kill_from_outside_blames_nobody(void **state)
+{
+    (void)state;
+    assert_false(takeover_own_fault(CLD_KILLED, SIGKILL, KILL_NONE));
+    assert_false(takeover_own_fault(CLD_KILLED, SIGTERM, KILL_NONE));
+    assert_false(takeover_own_fault(CLD_EXITED, 0, KILL_NONE));
+    assert_false(takeover_own_fault(CLD_KILLED, SIGKILL, KILL_SHUTDOWN));
+    assert_true(takeover_own_fault(CLD_DUMPED, SIGSEGV, KILL_NONE));
+    assert_true(takeover_own_fault(CLD_KILLED, SIGABRT, KILL_NONE));
+    assert_true(takeover_own_fault(CLD_EXITED, 1, KILL_NONE));
+    assert_true(takeover_own_fault(CLD_KILLED, SIGKILL, KILL_HANG));
+    assert_true(takeover_own_fault(CLD_KILLED, SIGKILL, KILL_BROKEN_RULE));
+}
+
+static void only_a_suspect_that_killed_alone_is_blamed(void **state)
+{
+    (void)state;
+    for (unsigned bits = 0; bits < 16; bits++) {
+        struct takeover_case c = { bits & 1, bits & 2, bits & 4, bits & 8 };
+        enum takeover_action a = takeover_decide(&c);
+
+        assert_int_equal(a == TAKEOVER_FORGET, !c.wanted);
+        assert_int_equal(a == TAKEOVER_COMPLETE, c.wanted && c.finished);
+        assert_int_equal(a == TAKEOVER_BLAME, c.wanted && !c.finished && c.own_fault && c.suspect);
+        assert_int_equal(a == TAKEOVER_REQUEUE, c.wanted && !c.finished && !c.own_fault && !c.suspect);
+    }
+}
+
+static void time_demands_a_start_a_kill_or_nothing(void **state)
+{
+    static struct worker w;
+    struct supervisor_options o = { .start_ns_max = 10 * second, .hang_ns_max = 5 * second };
+    struct supervisor_pulse p = { 0 };
+
+    (void)state;
+    supervisor_init_worker(&w, 0, 0, "cpu");
+    w.start_due_ns = 100 * second;
+    assert_int_equal(supervisor_advise(&w, &p, &o, 99 * second), ADVICE_NONE);
+    assert_int_equal(supervisor_advise(&w, &p, &o, 100 * second), ADVICE_START);
+
+    w.state = WORKER_STARTING;
+    w.state_since_ns = 100 * second;
+    assert_int_equal(supervisor_advise(&w, &p, &o, 110 * second), ADVICE_NONE);
+    assert_int_equal(supervisor_advise(&w, &p, &o, 111 * second), ADVICE_START_TIMEOUT);
+
+    w.state = WORKER_READY;
+    w.last_dispatch_ns = 100 * second;
+    assert_int_equal(supervisor_advise(&w, &p, &o, 200 * second), ADVICE_NONE); /* it has no work: it may sleep */
+    p = (struct supervisor_pulse){ .n_active = 1, .heartbeat_ns = 199 * second };
+    assert_int_equal(supervisor_advise(&w, &p, &o, 200 * second), ADVICE_NONE);
+    p.heartbeat_ns = 190 * second;
+    assert_int_equal(supervisor_advise(&w, &p, &o, 200 * second), ADVICE_HANG);
+    w.last_dispatch_ns = 196 * second; /* it woke for new work a moment ago */
+    assert_int_equal(supervisor_advise(&w, &p, &o, 200 * second), ADVICE_NONE);
+    p.heartbeat_ns = UINT64_MAX;       /* a lie is not life */
+    assert_int_equal(supervisor_advise(&w, &p, &o, 202 * second), ADVICE_HANG);
+    w.last_dispatch_ns = 100 * second;
+    p = (struct supervisor_pulse){ .n_active = 1, .heartbeat_ns = 200 * second, .step_began_ns = 190 * second };
+    assert_int_equal(supervisor_advise(&w, &p, &o, 200 * second), ADVICE_HANG); /* one step without end */
+}
+
+/* Start a program and wait for its end. */
+static struct supervisor_end run(struct worker *w, const char *program, enum kill_reason kill_it)
+{
+    const char *const models[] = { "/dev/null" };
+    struct supervisor_options o = { .program = program, .model_paths = models, .threads = 1, .log_level = "info" };
+    struct supervisor_end end;
+
+    w->state = WORKER_WAITING;
+    assert_int_equal(supervisor_start(w, &o, clock_now_ns()), ST_OK);
+    assert_int_equal(w->state, WORKER_STARTING);
+    if (kill_it != KILL_NONE)
+        supervisor_kill(w, kill_it);
+    struct pollfd p = { .fd = w->pidfd, .events = POLLIN };
+    assert_int_equal(poll(&p, 1, 10000), 1);
+    assert_true(supervisor_reap(w, &end));
+    assert_false(supervisor_reap(w, &end));
+    return end;
+}
+
+static void a_process_that_cannot_start_waits_and_says_why(void **state)
+{
+    static struct worker w;
+
+    (void)state;
+    supervisor_init_worker(&w, 3, 0, "cpu");
+    for (uint32_t life = 1; life <= 4; life++) {
+        struct supervisor_end end = run(&w, "/bin/false", KILL_NONE);
+
+        assert_string_equal(end.cause, "exit-1");
+        supervisor_bury(&w, &end, true, 1000 * second);
+        assert_int_equal(w.life, life);
+        assert_int_equal(w.state, WORKER_WAITING);
+        assert_int_equal(w.start_due_ns - 1000 * second, supervisor_backoff_ms(life) * 1000000);
+        assert_non_null(strstr(w.error, "exit-1"));
+        assert_int_equal(supervisor_hopeless(&w), life >= SUPERVISOR_HOPELESS);
+    }
+    struct supervisor_end end = run(&w, "/nonexistent/program", KILL_NONE);
+    w.error[0] = '\0';
+    supervisor_bury(&w, &end, true, 0);
+    assert_non_null(strstr(w.error, "could not be run"));
+}
+
+static void a_kill_hits_the_process_and_names_its_reason(void **state)
+{
+    static struct worker w;
+
+    (void)state;
+    supervisor_init_worker(&w, 0, 0, "cpu");
+    struct supervisor_end end = run(&w, "/bin/sh", KILL_HANG); /* killed before or after its own end */
+    assert_string_equal(end.cause, "hang");
+    assert_true(end.own_fault);
+    supervisor_bury(&w, &end, false, 0);
+    assert_int_equal(w.state, WORKER_STOPPED);
+    assert_int_equal(w.pidfd, -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(back_off_doubles_up_to_its_limit),
+        cmocka_unit_test(a_kill_from_outside_blames_nobody),
+        cmocka_unit_test(only_a_suspect_that_killed_alone_is_blamed),
+        cmocka_unit_test(time_demands_a_start_a_kill_or_nothing),
+        cmocka_unit_test(a_process_that_cannot_start_waits_and_says_why),
+        cmocka_unit_test(a_kill_hits_the_process_and_names_its_reason),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
