@@ -17,8 +17,12 @@
  *   mistral-v3    <s>[INST] Hi[/INST] Hello</s>
  *   mistral-tekken  <s>[INST]Hi[/INST]Hello</s>
  *   mistral-v7    <s>[SYSTEM_PROMPT] ...[/SYSTEM_PROMPT][INST] Hi[/INST] Hello</s>
+ *   mistral-v7-tekken  the same without the blanks
  *   zephyr        <|user|>\nHi</s>\n<|assistant|>\n
- * "mistral" is another name of mistral-v3.
+ * "mistral" is another name of mistral-v3.  In llama2, gemma and the mistrals before v7 a system text has no turn of its own.
+ *
+ * Not followed: what templates do with tools, with the reasoning of earlier replies (it stays as it was sent) and with today's
+ * date (the same conversation is the same prompt on every day).
  *
  * Threads: read-only after chat_template_init(). */
 #ifndef CHAT_TEMPLATE_H
@@ -49,7 +53,9 @@ enum chat_format {
     CHAT_MISTRAL_V3,
     CHAT_MISTRAL_TEKKEN,
     CHAT_MISTRAL_V7,
-    CHAT_ZEPHYR
+    CHAT_MISTRAL_V7_TEKKEN,
+    CHAT_ZEPHYR,
+    CHAT_FORMAT_COUNT
 };
 
 enum { CHAT_DEFAULT_SYSTEM_BYTES_MAX = 4096 };
@@ -57,14 +63,17 @@ enum { CHAT_DEFAULT_SYSTEM_BYTES_MAX = 4096 };
 /* A plain value: copy it freely. */
 struct chat_template {
     enum chat_format format;
-    bool begins_with_bos; /* the whole conversation, or (llama2) each user turn */
-    bool trims;           /* contents lose white space at both ends */
-    bool has_system;      /* llama2: writes <<SYS>>; else the system text simply opens the first user turn */
-    bool spaces_reply;    /* llama2: " reply " with spaces around */
-    bool system_at_last;  /* mistral: the system text opens the last user turn, not the first */
-    bool dated;      /* llama3: a system turn is always there and begins with the cut-off and a fixed date */
-    bool alternates; /* roles must alternate, user first */
-    size_t default_system_bytes; /* a system turn that is added when the conversation has none; 0: none */
+    bool begins_with_bos;   /* the conversation does */
+    bool bos_each_turn;     /* llama2: so does each user turn after the first */
+    bool alternates;        /* roles must alternate, user first; else any order goes */
+    bool trims;             /* all contents lose white space at both ends */
+    bool trims_reply;       /* the assistant's do */
+    bool marks_system;      /* llama2: <<SYS>> around the system text; else it is followed by an empty line */
+    bool spaces_reply;      /* llama2: blanks on both sides of a reply */
+    bool space_after_reply; /* llama2: a blank after the EOS of a reply */
+    bool system_at_last;    /* mistral: the system text opens the last user turn, not the first */
+    bool dated; /* llama3: a system turn is always there and begins with the cut-off date and a fixed day */
+    size_t default_system_bytes; /* chatml: a system turn for conversations that have none; 0: none */
     char default_system[CHAT_DEFAULT_SYSTEM_BYTES_MAX];
 };
 
