@@ -81,7 +81,7 @@ _Static_assert(sizeof(struct work_message) == RING_SLOT_BYTES, "one message, one
 enum event_type {
     EVENT_READY = 1,   /* the card is filled, send work */
     EVENT_FAILED,      /* cannot start; card.error says why; the worker exits */
-    EVENT_STARTED,     /* the prompt is tokenized and in the scheduler's hands */
+    EVENT_STARTED,     /* its prompt is tokenized and its first sequence runs: what the cache held of it is known */
     EVENT_TOKEN,       /* one sampled token */
     EVENT_TEXT,        /* text of a choice */
     EVENT_FINISH,      /* a choice ended */
