@@ -74,7 +74,7 @@ $(B)/lib%.a:
 	$(call Q,AR)rm -f $@ && $(AR) rcs $@ $^
 
 # One instruction set a file, chosen at run time; never -march=native.
-$(B)/kernels/cpu/%.c.o:            override CFLAGS += -O3
+$(B)/kernels/cpu/%.c.o:            override CFLAGS += $(if $(SAN),-O1,-O3)
 $(B)/kernels/cpu/%_avx2.c.o:       override CFLAGS += -mavx2 -mfma -mf16c
 $(B)/kernels/cpu/%_avxvnni.c.o:    override CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
 $(B)/kernels/cpu/%_avx512.c.o:     override CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
@@ -94,7 +94,7 @@ $(B)/%.c.o: %.c
 # --- tests -----------------------------------------------------------------
 
 UNIT := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c tests/kernels/test_*.c tests/reference/test_*.c))
-HELP := $(call objs,$(filter-out %/fake_worker.c,$(wildcard tests/support/*.c)))
+HELP := $(call objs,$(wildcard tests/support/*.c))
 
 $(B)/tests/%: $(B)/tests/%.c.o $(HELP) $(call lib,gateway client broker worker kernels common)
 	@mkdir -p $(@D)
@@ -105,12 +105,17 @@ $(B)/tests/%.o: CPPFLAGS += -I.    # only tests may include private headers: "wo
 # Fuzz targets bring their own main from libFuzzer: tests/fuzz/run.sh builds them with clang.
 $(B)/tests/fuzz/%: LDFLAGS += -fsanitize=fuzzer
 
-# A worker without a model: says made-up tokens, or misbehaves as the prompt asks.
-$(B)/tests/fake_worker: $(B)/tests/support/fake_worker.c.o $(call lib,common)
+# --- measuring --------------------------------------------------------------
+
+$(B)/bench/%: CPPFLAGS += -I.
+$(B)/bench/%: $(B)/bench/%.c.o $(call lib,worker kernels common)
 	@mkdir -p $(@D)
 	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ $(COMMON_LIBS) $(LDLIBS)
 
-tests: $(UNIT) $(B)/tests/fake_worker
+bench: $(B)/bench/cpu_bench
+	@bench/compare.sh $(B)
+
+tests: $(UNIT)
 
 test:
 	@tools/deps.sh test
@@ -147,6 +152,6 @@ $(B)/libweir.a: $(call lib,client common)
 clean:
 	rm -rf build
 
-.PHONY: all tests test test-long lint deps demo try install clean FORCE
+.PHONY: all bench tests test test-long lint deps demo try install clean FORCE
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -114,7 +114,7 @@ static void attend_items(struct backend *b, uint32_t l, uint32_t thread)
     struct attention_state state = { .o = own->o };
     struct attention_tile t;
 
-    for (uint32_t i; (i = pool_next(b->pool)) < n;) {
+    for (uint32_t i; (i = pool_take(b->pool, thread, n)) != POOL_NONE;) {
         const struct item it = item_of(b, i);
         make_tile(b, l, &it, &t);
         for (uint32_t j = 0; j < t.n; j++)
@@ -142,7 +142,7 @@ static void attend_shared(struct backend *b, uint32_t l, uint32_t thread)
     struct attention_tile t;
 
     assert(s->split_items <= SPLIT_ITEMS_MAX);
-    for (uint32_t i; (i = pool_next(b->pool)) < s->split_items * s->split_count;) {
+    for (uint32_t i; (i = pool_take(b->pool, thread, s->split_items * s->split_count)) != POOL_NONE;) {
         const uint32_t split = i % s->split_count;
         const struct item it = item_of(b, i / s->split_count);
         struct attention_state *part = split_state(b, i / s->split_count, split);
@@ -156,7 +156,7 @@ static void attend_shared(struct backend *b, uint32_t l, uint32_t thread)
         b->k->attention_splits(&t, &own->attention, split, split + 1, part);
     }
     pool_barrier(b->pool);
-    for (uint32_t i; (i = pool_next(b->pool)) < s->split_items;) {
+    for (uint32_t i; (i = pool_take(b->pool, thread, s->split_items)) != POOL_NONE;) {
         const struct item it = item_of(b, i);
         struct attention_state state = { .o = own->o };
         for (uint32_t split = 0; split < s->split_count; split++) {

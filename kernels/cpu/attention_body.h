@@ -103,8 +103,10 @@ INLINE void scores_q8(const int nq, const int nb, const struct attention_tile *t
 /* Scores of all queries for positions from .. to-1, both multiples of 16, into s[query][position mod SPLIT]. */
 #if VEC_REGISTERS == 32
 #define SCORE_STEPS(X, kind) X(kind, 12, 2) X(kind, 6, 2) X(kind, 3, 4) X(kind, 2, 4) X(kind, 1, 4)
-#else
+#elif VEC_REGISTERS == 16
 #define SCORE_STEPS(X, kind) X(kind, 3, 1) X(kind, 1, 2)
+#else
+#define SCORE_STEPS(X, kind) X(kind, 1, 1)
 #endif
 
 #define STEP_SCORES(kind, nq, nb)                                                                                  \
@@ -238,10 +240,13 @@ INLINE void values_q8(const int nq, const int nv, const struct attention_tile *t
             vf_store(o + (size_t)i * dim + dim0 + 16 * v, acc[i][v]);
 }
 
+/* Queries and vectors of V whose sums are kept in registers. */
 #if VEC_REGISTERS == 32
-enum { VALUE_QUERIES = 6 };
+enum { VALUE_QUERIES = 6, VALUE_DIMS = 4 };
+#elif VEC_REGISTERS == 16
+enum { VALUE_QUERIES = 3, VALUE_DIMS = 2 };
 #else
-enum { VALUE_QUERIES = 3 };
+enum { VALUE_QUERIES = 1, VALUE_DIMS = 1 };
 #endif
 
 #define ALL_DIMS(kind, nq)                                                                                         \
@@ -253,12 +258,6 @@ enum { VALUE_QUERIES = 3 };
             values_##kind(nq, 1, t, s, from, to, d, o);                                                            \
     } while (0)
 
-#if VEC_REGISTERS == 32
-enum { VALUE_DIMS = 4 };
-#else
-enum { VALUE_DIMS = 2 };
-#endif
-
 static void values(uint32_t nq, const struct attention_tile *t, const float *s, uint32_t from, uint32_t to, float *o)
 {
     const bool q8 = t->kv.kv_group != 0;
@@ -269,10 +268,12 @@ static void values(uint32_t nq, const struct attention_tile *t, const float *s, 
         ALL_DIMS(q8, VALUE_QUERIES);
     else if (nq == VALUE_QUERIES)
         ALL_DIMS(f16, VALUE_QUERIES);
+#if VEC_REGISTERS > 16
     else if (nq == 3 && q8)
         ALL_DIMS(q8, 3);
     else if (nq == 3)
         ALL_DIMS(f16, 3);
+#endif
     else if (q8)
         ALL_DIMS(q8, 1);
     else
@@ -381,7 +382,7 @@ static void attention_splits(const struct attention_tile *t, struct attention_sc
             if (from[i] < to[i])
                 weights(sc->scores + (size_t)i * SPLIT, from[i] - begin, to[i] - begin, &part.m[i], &part.l[i]);
         for (uint32_t i = 0, nq; i < t->n; i += nq) {
-            nq = t->n - i >= VALUE_QUERIES ? VALUE_QUERIES : t->n - i >= 3 ? 3 : 1;
+            nq = t->n - i >= VALUE_QUERIES ? VALUE_QUERIES : VALUE_QUERIES > 3 && t->n - i >= 3 ? 3 : 1;
             weighted_sum(nq, t, sc, i, from, to);
         }
         for (uint32_t i = 0; i < t->n; i++)

@@ -136,10 +136,8 @@ static void copy_vectors(struct backend *b)
 /* One matrix is packed by all threads, then its file pages go back: the weights are in memory once. */
 static void pack_all(struct backend *b, const struct matrix *m, const struct tensor *t, uint32_t split_pairs, uint32_t thread)
 {
-    const uint32_t chunk = m->n_panels / (8 * b->options.n_threads) + 1;
-
-    for (uint32_t first; (first = pool_next(b->pool) * chunk) < m->n_panels;)
-        matrix_pack(m, t, split_pairs, first, first + chunk < m->n_panels ? first + chunk : m->n_panels);
+    for (uint32_t panel; (panel = pool_take(b->pool, thread, m->n_panels)) != POOL_NONE;)
+        matrix_pack(m, t, split_pairs, panel, panel + 1);
     pool_barrier(b->pool);
     if (thread == 0 && b->m->release_pages != NULL)
         b->m->release_pages(b->m, t->data, t->bytes);

@@ -203,8 +203,10 @@ INLINE void tile_float(const int type, const int nt, const int np, const uint8_t
 /* The widths that have a loop of their own; what is left of a tile goes on with a smaller one. */
 #if VEC_REGISTERS == 32
 #define WIDTHS(X) X(16) X(12) X(8) X(6) X(4) X(3) X(2) X(1)
-#else
+#elif VEC_REGISTERS == 16
 #define WIDTHS(X) X(4) X(2) X(1)
+#else
+#define WIDTHS(X) X(1)
 #endif
 
 #define STEP_INT(nt)                                                                                               \

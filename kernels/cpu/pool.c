@@ -30,12 +30,14 @@ struct gate {
 struct pool {
     struct gate run, barrier;
     _Alignas(64) atomic_uint arrived;
-    _Alignas(64) atomic_uint next;
     _Alignas(64) pool_fn *fn;
     void *arg;
     bool stop;
     uint32_t n_threads, n_started, spin_rounds;
     pthread_t threads[THREADS_MAX];
+    struct {
+        _Alignas(64) atomic_uint taken; /* of this thread's share, since the last barrier */
+    } shares[THREADS_MAX];
 };
 
 struct start {
@@ -72,25 +74,42 @@ static void advance(struct gate *g)
         syscall(SYS_futex, &g->number, FUTEX_WAKE_PRIVATE, THREADS_MAX, NULL, NULL, 0);
 }
 
+static void reset_shares(struct pool *p)
+{
+    for (uint32_t i = 0; i < p->n_threads; i++)
+        atomic_store_explicit(&p->shares[i].taken, 0, memory_order_relaxed);
+}
+
 void pool_barrier(struct pool *p)
 {
     if (p->n_threads == 1) {
-        atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+        reset_shares(p);
         return;
     }
     const unsigned old = atomic_load(&p->barrier.number);
     if (atomic_fetch_add(&p->arrived, 1) + 1 == p->n_threads) {
         atomic_store(&p->arrived, 0);
-        atomic_store(&p->next, 0);
+        reset_shares(p);
         advance(&p->barrier);
     } else {
         wait_change(&p->barrier, old, p->spin_rounds);
     }
 }
 
-uint32_t pool_next(struct pool *p)
+uint32_t pool_take(struct pool *p, uint32_t thread, uint32_t n)
 {
-    return atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+    for (uint32_t i = 0; i < p->n_threads; i++) {
+        const uint32_t owner = thread + i < p->n_threads ? thread + i : thread + i - p->n_threads;
+        const uint32_t first = (uint32_t)((uint64_t)n * owner / p->n_threads), last = (uint32_t)((uint64_t)n * (owner + 1) / p->n_threads);
+        atomic_uint *taken = &p->shares[owner].taken;
+        /* looked at first, so that shares known to be empty are not written again and again */
+        if (atomic_load_explicit(taken, memory_order_relaxed) >= last - first)
+            continue;
+        const uint32_t unit = first + atomic_fetch_add_explicit(taken, 1, memory_order_relaxed);
+        if (unit < last)
+            return unit;
+    }
+    return POOL_NONE;
 }
 
 static void *thread_main(void *start)
@@ -112,7 +131,7 @@ static void *thread_main(void *start)
 
 void pool_run(struct pool *p, pool_fn *fn, void *arg)
 {
-    atomic_store(&p->next, 0);
+    reset_shares(p);
     if (p->n_threads > 1) {
         p->fn = fn;
         p->arg = arg;

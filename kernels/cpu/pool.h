@@ -4,8 +4,10 @@
  * step follows the one before at once), then sleep on a futex, so an idle worker uses no processor.  With one thread
  * nothing spins and nothing is atomic that matters.
  *
- * Inside a run: pool_barrier() makes everything written before it visible to all after it.  pool_next() hands out pieces of
- * work, 0, 1, 2, ... to whoever asks; the counter starts at 0 at the start of the run and after every barrier. */
+ * Inside a run: pool_barrier() makes everything written before it visible to all after it.  pool_take() hands out the n units
+ * of a phase, each once: a thread gets those of its own equal share in ascending order (so it walks through memory as the
+ * prefetcher likes it, and no two threads write one counter), then what is left of the others' shares.  Every phase starts
+ * anew after a barrier. */
 #ifndef POOL_H
 #define POOL_H
 
@@ -15,6 +17,7 @@
 #include "status.h"
 
 enum { THREADS_MAX = 256 };
+#define POOL_NONE UINT32_MAX
 
 struct pool;
 
@@ -27,7 +30,9 @@ void pool_free(struct pool *p); /* NULL is fine */
 uint32_t pool_threads(const struct pool *p);
 void pool_run(struct pool *p, pool_fn *fn, void *arg);
 void pool_barrier(struct pool *p);
-uint32_t pool_next(struct pool *p);
+
+/* The next unit for this thread of n, or POOL_NONE.  All threads of a phase give the same n. */
+uint32_t pool_take(struct pool *p, uint32_t thread, uint32_t n);
 
 /* Processors this process may use: affinity and the cgroup's quota, at least 1. */
 uint32_t usable_processors(void);

@@ -94,13 +94,14 @@ struct piece {
     uint32_t tile, n_tiles;
 };
 
-/* Piece i of n_units in chunks of `chunk`, times groups of tiles; false past the last. */
-static bool piece_at(uint32_t i, uint32_t n_units, uint32_t chunk, uint32_t n_tiles, struct piece *ret_piece)
+/* This thread's next piece of n_units in chunks of `chunk`, times groups of tiles; false when there is none. */
+static bool take_piece(const struct backend *b, uint32_t thread, uint32_t n_units, uint32_t chunk, uint32_t n_tiles, struct piece *ret_piece)
 {
     const uint32_t n_chunks = (n_units + chunk - 1) / chunk, n_groups = (n_tiles + GROUP_TILES - 1) / GROUP_TILES;
+    const uint32_t i = pool_take(b->pool, thread, n_chunks * n_groups);
     struct piece p;
 
-    if (i >= n_chunks * n_groups)
+    if (i == POOL_NONE)
         return false;
     p.first = i % n_chunks * chunk;
     p.n = n_units - p.first < chunk ? n_units - p.first : chunk;
@@ -112,12 +113,12 @@ static bool piece_at(uint32_t i, uint32_t n_units, uint32_t chunk, uint32_t n_ti
 
 /* ------------------------------------------------------------------ phases */
 
-static void embed(struct backend *b)
+static void embed(struct backend *b, uint32_t thread)
 {
     struct step *s = &b->step;
     const struct model *m = b->m;
 
-    for (uint32_t row; (row = pool_next(b->pool)) < s->n_rows;) {
+    for (uint32_t row; (row = pool_take(b->pool, thread, s->n_rows)) != POOL_NONE;) {
         float *x = s->x + (size_t)row * pad16(m->n_embd);
         const uint32_t half = m->head_dim / 2;
         if (m->tied_output)
@@ -159,7 +160,9 @@ static const struct input *norm(struct backend *b, const float *post, const floa
             norm_row(b, NULL, weight, row, &own->in, s->last_width, own->row);
         return &own->in;
     }
-    for (uint32_t first; (first = pool_next(b->pool) * rows_a_piece) < s->n_rows;) {
+    const uint32_t n_pieces = (s->n_rows + rows_a_piece - 1) / rows_a_piece;
+    for (uint32_t i; (i = pool_take(b->pool, thread, n_pieces)) != POOL_NONE;) {
+        const uint32_t first = i * rows_a_piece;
         for (uint32_t row = first; row < first + rows_a_piece && row < s->n_rows; row++)
             norm_row(b, post, weight, row, &s->in_e, width_of_tile(s->n_rows, row / TILE_ROWS), own->row);
     }
@@ -217,7 +220,7 @@ static void project_heads(struct backend *b, uint32_t l, const struct input *in,
     float *y = b->threads[thread].y;
     struct piece p;
 
-    while (piece_at(pool_next(b->pool), n, 1, s->n_tiles, &p)) {
+    while (take_piece(b, thread, n, 1, s->n_tiles, &p)) {
         const struct head_kind h = head_kind_of(b, &b->layers[l], p.first);
         for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
             multiply(b, h.w, h.head * panels, panels, in, tile, width_of_tile(s->n_rows, tile), y, dim);
@@ -235,7 +238,7 @@ static void project_back(struct backend *b, const struct matrix *m, const struct
     float *y = b->threads[thread].y;
     struct piece p;
 
-    while (piece_at(pool_next(b->pool), m->n_panels, chunk, s->n_tiles, &p)) {
+    while (take_piece(b, thread, m->n_panels, chunk, s->n_tiles, &p)) {
         for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
             const uint32_t cols = p.n * PANEL_ROWS;
             multiply(b, m, p.first, p.n, in, tile, width_of_tile(s->n_rows, tile), y, cols);
@@ -257,7 +260,7 @@ static void gate_and_up(struct backend *b, const struct layer *l, const struct i
     struct thread_scratch *own = &b->threads[thread];
     struct piece p;
 
-    while (piece_at(pool_next(b->pool), (n_ff + unit - 1) / unit, chunk, s->n_tiles, &p)) {
+    while (take_piece(b, thread, (n_ff + unit - 1) / unit, chunk, s->n_tiles, &p)) {
         const uint32_t column = p.first * unit, panel = 2 * p.first;
         const uint32_t n_panels = l->gate.n_panels - panel < 2 * p.n ? l->gate.n_panels - panel : 2 * p.n;
         const uint32_t cols = n_panels * PANEL_ROWS, real = n_ff - column < cols ? n_ff - column : cols;
@@ -315,7 +318,7 @@ static void head(struct backend *b, uint32_t thread)
 
     for (uint32_t first = 0; first < s->n_out; first += TILE_ROWS) {
         const uint32_t n = s->n_out - first < TILE_ROWS ? s->n_out - first : TILE_ROWS, width = tile_width(n);
-        for (uint32_t i; (i = pool_next(b->pool)) < n;) {
+        for (uint32_t i; (i = pool_take(b->pool, thread, n)) != POOL_NONE;) {
             const struct model *m = b->m;
             float *x = s->x + (size_t)s->out_row[first + i] * pad16(m->n_embd), *row = b->threads[thread].row;
             if (post != NULL) {
@@ -329,10 +332,10 @@ static void head(struct backend *b, uint32_t thread)
             input_zero(b, &s->in_head, n, width - n, width);
         pool_barrier(b->pool);
         struct piece p;
-        while (piece_at(pool_next(b->pool), b->head.n_panels, 16, 1, &p))
+        while (take_piece(b, thread, b->head.n_panels, 16, 1, &p))
             multiply(b, &b->head, p.first, p.n, &s->in_head, 0, width, s->logits + p.first * PANEL_ROWS, n_vocab);
         pool_barrier(b->pool);
-        for (uint32_t i; (i = pool_next(b->pool)) < n;)
+        for (uint32_t i; (i = pool_take(b->pool, thread, n)) != POOL_NONE;)
             deliver(b, first + i, s->logits + (size_t)i * n_vocab, thread);
         pool_barrier(b->pool);
     }
@@ -344,7 +347,7 @@ static void run_thread(void *arg, uint32_t thread)
 {
     struct backend *b = arg;
 
-    embed(b);
+    embed(b, thread);
     pool_barrier(b->pool);
     for (uint32_t l = 0; l < b->m->n_layers; l++)
         layer(b, l, thread);

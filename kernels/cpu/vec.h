@@ -16,7 +16,11 @@
 
 #include "numeric.h"
 
+#if defined(VEC_SCALAR)
+#define INLINE static inline __attribute__((unused)) /* forced, it is a megabyte of code and a minute of compiling */
+#else
 #define INLINE static inline __attribute__((always_inline, unused))
+#endif
 #if defined(VEC_SCALAR)
 #define UNROLL /* loops stay loops */
 #elif defined(__clang__)
