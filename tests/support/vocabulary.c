@@ -9,6 +9,8 @@
 #include <string.h>
 #include <cmocka.h>
 
+enum { MADE_BYTES = 1400 };
+
 static char byte_texts[256][3];
 
 static void fill_byte_texts(void)
@@ -30,7 +32,7 @@ void vocabulary_bpe(struct gguf_writer *w, const char *pre, const char *const *c
     size_t n = 256 + n_merges + n_control, k = 0;
     const char **tokens = calloc(n, sizeof(*tokens));
     uint32_t *types = calloc(n, sizeof(*types));
-    char *made = calloc(n_merges + 1, 128);
+    char *made = calloc(n_merges + 1, MADE_BYTES);
 
     fill_byte_texts();
     for (; k < 256; k++)
@@ -38,8 +40,8 @@ void vocabulary_bpe(struct gguf_writer *w, const char *pre, const char *const *c
     for (size_t i = 0; i < n_merges; i++, k++) {
         const char *blank = strchr(merges[i], ' ');
 
-        snprintf(made + 128 * i, 128, "%.*s%s", (int)(blank - merges[i]), merges[i], blank + 1);
-        tokens[k] = made + 128 * i;
+        snprintf(made + MADE_BYTES * i, MADE_BYTES, "%.*s%s", (int)(blank - merges[i]), merges[i], blank + 1);
+        tokens[k] = made + MADE_BYTES * i;
     }
     for (size_t i = 0; i < n_control; i++, k++)
         tokens[k] = control[i];
