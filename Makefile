@@ -94,7 +94,7 @@ $(B)/%.c.o: %.c
 # --- tests -----------------------------------------------------------------
 
 UNIT := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c tests/kernels/test_*.c tests/reference/test_*.c))
-HELP := $(call objs,$(wildcard tests/support/*.c))
+HELP := $(call objs,$(filter-out %/fake_worker.c,$(wildcard tests/support/*.c)))
 
 $(B)/tests/%: $(B)/tests/%.c.o $(HELP) $(call lib,gateway client broker worker kernels common)
 	@mkdir -p $(@D)
@@ -115,7 +115,12 @@ $(B)/bench/%: $(B)/bench/%.c.o $(call lib,worker kernels common)
 bench: $(B)/bench/cpu_bench
 	@bench/compare.sh $(B)
 
-tests: $(UNIT)
+# A worker without a model: says made-up tokens, or misbehaves as the prompt asks.
+$(B)/tests/fake_worker: $(B)/tests/support/fake_worker.c.o $(call lib,common)
+	@mkdir -p $(@D)
+	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ $(COMMON_LIBS) $(LDLIBS)
+
+tests: $(UNIT) $(B)/tests/fake_worker
 
 test:
 	@tools/deps.sh test

@@ -63,10 +63,8 @@ static struct room room_of(const struct worker *w)
 
     if (w->state != WORKER_READY || w->killed != KILL_NONE || w->alone_request >= 0)
         return r;
-    struct worker_stats stats;
-    worker_link_stats(&w->link, &stats);
     uint32_t look_ahead = w->card.max_seqs / 4 > LOOK_AHEAD_MIN ? w->card.max_seqs / 4 : LOOK_AHEAD_MIN;
-    uint64_t waiting = (stats.waiting_requests < REGION_SLOTS ? stats.waiting_requests : REGION_SLOTS) + w->n_unstarted;
+    uint32_t waiting = w->n_unstarted; /* STARTED comes with a request's first plan */
 
     r.empty = w->link.n_held == 0;
     r.batch = w->n_seqs < w->card.max_seqs + look_ahead && waiting < look_ahead &&

@@ -279,7 +279,7 @@ static void on_generate(struct broker *b, const struct sender *from, const struc
     struct request *r = &b->requests.list[request];
     r->batch = g->batch_class;
     r->stream = g->stream;
-    r->logprobs = g->sampling.logprobs != 0;
+    r->logprobs = g->sampling.logprobs != 0 || g->sampling.n_logprobs > 0;
     r->takeover_any = g->takeover_any;
     r->cache_off = g->cache_off;
     r->owes_accepted = true;

@@ -4,14 +4,20 @@
  * of statistics as they are; a field is one relaxed load, so two of them need not fit each other to the last digit. */
 #include "broker.h"
 
-#include <string.h>
-
+#include "utf8.h"
 #include "version.h"
 
 static void begin(struct broker *b, const char *type)
 {
     wire_map_begin(&b->out, NULL);
     wire_put_str(&b->out, "type", span_str(type));
+}
+
+/* An id that is no text is not repeated: these replies are free-form maps, and there is one of each kind under way at most. */
+static void put_id(struct wire_buffer *o, struct span id)
+{
+    if (utf8_valid(id))
+        wire_put_str(o, "id", id);
 }
 
 static void put_limits(struct wire_buffer *o)
@@ -59,7 +65,7 @@ void report_models(struct broker *b, struct span id)
     struct wire_buffer *o = &b->out;
 
     begin(b, "models");
-    wire_put_str(o, "id", id);
+    put_id(o, id);
     wire_array_begin(o, "models");
     for (uint32_t i = 0; i < b->n_models; i++) {
         const struct region_card *card = NULL;
@@ -196,7 +202,7 @@ void report_status(struct broker *b, struct span id)
     struct wire_buffer *o = &b->out;
 
     begin(b, "status");
-    wire_put_str(o, "id", id);
+    put_id(o, id);
     wire_put_str(o, "version", span_str(version_text()));
     wire_put_str(o, "build", span_str(version_build_id()));
     wire_put_str(o, "boot", span_str(b->boot));

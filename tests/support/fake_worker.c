@@ -346,7 +346,7 @@ static void announce(struct request *r)
 {
     struct work_event e = event_of(r, EVENT_STARTED, 0);
 
-    e.started.prompt_tokens = r->head.prompt.bytes / 4 + 1;
+    e.started.prompt_tokens = r->head.prompt.bytes / 16 + 1;
     push(&e, NULL, 0);
     r->announced = true;
     if (r->count == 0)

@@ -1,0 +1,454 @@
+"""The broker with workers that need no model: every message, every refusal, every way a client or a worker can leave."""
+import os, random, signal, threading, time
+
+from broker_pool import Answer, Client, Pool, SIGNATURE, msgpack, run
+
+GREEDY = dict(temperature=0.0)
+
+
+def says_hello_and_who_you_are():
+    with Pool() as pool:
+        m = pool.client().ask({"type": "hello", "client": "test"}, "hello")
+        assert m["protocol_major"] == 1 and len(m["boot"]) == 16 and m["user"] and "generate" in m["features"], m
+        assert m["limits"]["frame_bytes"] == 4 << 20
+
+
+def generates_the_same_streamed_and_whole():
+    with Pool() as pool:
+        c = pool.client()
+        a = c.generate(prompt="one", max_tokens=40, seed=5, ignore_eos=True)
+        b = c.generate(prompt="one", max_tokens=40, seed=5, ignore_eos=True, stream=False)
+        other = c.generate(prompt="one", max_tokens=40, seed=6, ignore_eos=True)
+        assert a.end["type"] == "done" and a.text == b.text and a.ids == b.ids and a.ids != other.ids
+        assert len(a.ids[0]) == 40 and a.end["choices"][0]["finish_reason"] == "length"
+        assert b.n_messages == 1 and a.n_messages > 1
+        assert a.accepted["seed"] == 5 and a.end["usage"]["completion_tokens"] == 40
+        assert a.end["system_fingerprint"] == "fake-1" and a.end["model"] == "fake"
+        assert a.end["timings"]["total_ms"] >= a.end["timings"]["first_token_ms"] > 0
+
+
+def draws_a_seed_and_says_it():
+    with Pool() as pool:
+        c = pool.client()
+        a = c.generate(prompt="one", max_tokens=20)
+        b = c.generate(prompt="one", max_tokens=20)
+        again = c.generate(prompt="one", max_tokens=20, seed=a.accepted["seed"])
+        assert a.accepted["seed"] != b.accepted["seed"] and again.ids == a.ids
+
+
+def several_choices_and_logprobs():
+    with Pool() as pool:
+        a = pool.client().generate(prompt="x", n=5, max_tokens=300, logprobs=True, ignore_eos=True, seed=1)
+        assert a.end["type"] == "done", a.end
+        assert all(len(a.ids[i]) == 300 and len(a.logprobs[i]) == 300 for i in range(5))
+        whole = pool.client().generate(prompt="x", n=5, max_tokens=300, logprobs=True, ignore_eos=True, seed=1, stream=False)
+        assert whole.ids == a.ids and whole.text == a.text and whole.logprobs == a.logprobs
+
+
+def tokenizes_and_lists_models():
+    with Pool(workers=2, models=["a=/dev/null", "b=/dev/null"]) as pool:
+        c = pool.client()
+        text = "h\u00e9llo" * 100
+        m = c.ask({"type": "tokenize", "id": "t", "model": "b", "text": text}, "ids")
+        assert m["ids"] == list(text.encode())
+        assert c.ask({"type": "tokenize", "id": "t", "text": ""}, "ids")["ids"] == []
+        models = c.ask({"type": "models", "id": "m"}, "models")["models"]
+        assert [m["name"] for m in models] == ["a", "b"] and models[0]["default"] and not models[1]["default"]
+        assert models[0]["system_fingerprint"] == "fake-1" and models[0]["workers_ready"] == 1
+        m = c.generate(prompt="x", model="c").end
+        assert m["code"] == "model_not_found" and "a, b" in m["message"] and m["param"] == "model", m
+
+
+def refuses_what_it_does_not_know():
+    with Pool() as pool:
+        c = pool.client()
+        for fields, code, param in [
+            (dict(prompt="x", temprature=1), "unknown_field", "temprature"),
+            (dict(prompt="x", tools=[]), "unsupported_parameter", "tools"),
+            (dict(prompt="x", response_format={}), "unsupported_parameter", "response_format"),
+            (dict(prompt="x", session="s"), "unsupported_parameter", "session"),
+            (dict(prompt="x", max_tokens=0), "invalid_parameter", "max_tokens"),
+            (dict(prompt="x", n=17), None, "n"),
+            (dict(), "invalid_request", "prompt"),
+            (dict(prompt="!error"), "context_overflow", "prompt"),
+        ]:
+            m = c.generate(**fields).end
+            assert m["type"] == "error" and m["param"] == param and (code is None or m["code"] == code), m
+        assert c.generate(prompt="x", max_tokens=3, ext={"my": "own"}).end["type"] == "done"
+        pool.wait_empty()
+
+
+def answers_broken_messages():
+    with Pool() as pool:
+        c = pool.client()
+        good = msgpack.packb({"type": "hello"})
+        for frames in [[b"WEIR\x01", b""], [b"WEIR\x01", b"\xc1"], [b"WEIR\x01", b"\xdd\xff\xff\xff\xff"], [b"X", good], [good],
+                       [b"WEIR\x01", good, b"more"], [b"WEIR\x01", good + b"\x00"], [b"WEIR\x01", b"\x90"], [b"", b"", b"", b"", b"", b"", b""],
+                       [b"WEIR\x01", msgpack.packb({"type": "nonsense"})], [b"WEIR\x01", msgpack.packb({"type": "done", "id": "x"})],
+                       [b"WEIR\x01", b"\x91" * 40 + b"\x90"]]:
+            c.send_raw(*frames)
+            m = c.receive()
+            assert m["type"] == "error", (frames, m)
+        for i in range(len(good)):
+            c.send_raw(SIGNATURE, good[:i])
+            assert c.receive()["type"] == "error"
+        c.send_raw(b"WEIR\x02", good)
+        assert c.receive()["code"] == "version_mismatch"
+        c.send({"type": "hello"}, delimiter=True)
+        assert c.receive()["type"] == "hello"
+        assert pool.status()["totals"]["malformed"] >= 20
+
+
+def a_frame_over_the_limit_costs_the_connection_only():
+    with Pool() as pool:
+        c, other = pool.client(), pool.client()
+        c.send_raw(SIGNATURE, b"x" * (5 << 20))
+        assert other.generate(prompt="x", max_tokens=5).end["type"] == "done"
+        big = other.generate(prompt="y" * (1 << 20), max_tokens=5)
+        assert big.end["type"] == "done", big.end
+        assert other.generate(prompt="y" * ((1 << 20) + 1), max_tokens=5).code is not None
+
+
+def ids_are_unique_on_a_connection():
+    with Pool(env={"WEIR_FAKE_STEP_MS": "20"}) as pool:
+        c, other = pool.client(), pool.client()
+        c.send({"type": "generate", "id": 7, "prompt": "x", "max_tokens": 20})
+        c.receive_type("accepted")
+        c.send({"type": "generate", "id": "7", "prompt": "x"})
+        assert c.receive_type("error")["code"] == "duplicate_id"
+        assert other.generate(id="7", prompt="x", max_tokens=2).end["type"] == "done"
+
+
+def cancels_running_and_queued():
+    with Pool(env={"WEIR_FAKE_STEP_MS": "5"}) as pool:
+        c = pool.client()
+        for i in range(60):
+            c.send({"type": "generate", "id": "r%d" % i, "prompt": "p%d" % i, "max_tokens": 5000, "ignore_eos": True})
+        pool.wait_for("running", lambda s: s["pool"]["running"] >= 8)
+        for i in range(60):
+            c.send({"type": "cancel", "id": "r%d" % i})
+        c.send({"type": "cancel", "id": "unknown"})
+        answers = c.finish(["r%d" % i for i in range(60)])
+        assert all(a.code == "cancelled" for a in answers.values())
+        pool.wait_empty(5)
+
+
+def deadlines_hold_in_the_queue_and_in_a_run():
+    with Pool(env={"WEIR_FAKE_STEP_MS": "5"}) as pool:
+        c = pool.client()
+        for i in range(50):
+            c.send({"type": "generate", "id": "r%d" % i, "prompt": "p", "max_tokens": 50000, "ignore_eos": True, "deadline_ms": 400})
+        began = time.time()
+        answers = c.finish(["r%d" % i for i in range(50)])
+        assert 0.3 < time.time() - began < 3
+        assert all(a.code == "deadline_exceeded" for a in answers.values()), [a.end for a in answers.values()]
+        pool.wait_empty(5)
+
+
+def a_client_that_left_holds_nothing():
+    with Pool(env={"WEIR_FAKE_STEP_MS": "5"}) as pool:
+        for how in ("running", "queued"):
+            keep = pool.client()
+            c = pool.client()
+            for i in range(1 if how == "running" else 40):
+                c.send({"type": "generate", "id": "r%d" % i, "prompt": "p", "max_tokens": 50000, "ignore_eos": True})
+            pool.wait_for("there", lambda s: s["pool"]["requests"] >= (1 if how == "running" else 40) and s["pool"]["running"] > 0)
+            c.close()
+            began = time.time()
+            pool.wait_empty(5)
+            assert time.time() - began < 1, "took %.1f s" % (time.time() - began)
+            keep.close()
+
+
+def progress_comes_while_nothing_else_does():
+    with Pool(env={"WEIR_FAKE_STEP_MS": "5"}) as pool:
+        c, d = pool.client(), pool.client()
+        for i in range(40):
+            c.send({"type": "generate", "id": "r%d" % i, "prompt": "p", "max_tokens": 2000, "ignore_eos": True, "class": "batch"})
+        pool.wait_for("full", lambda s: s["pool"]["queued_batch"] > 10)
+        d.send({"type": "generate", "id": "q", "prompt": "p", "max_tokens": 2000, "ignore_eos": True, "class": "batch"})
+        end, n = time.time() + 1, 0
+        while time.time() < end:
+            n += d.receive(1)["type"] == "progress"
+        assert 7 <= n <= 12, n
+
+
+def kill_one_worker(pool, sig=signal.SIGKILL):
+    busy = [w for w in pool.status()["workers"] if w["state"] == "ready" and w["held"] > 0]
+    if busy:
+        os.kill(random.choice(busy)["pid"], sig)
+    return bool(busy)
+
+
+def a_killed_worker_is_not_noticed():
+    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "3"}) as pool:
+        c = pool.client()
+        requests = {"r%d" % i: dict(prompt="p%d" % i, max_tokens=250, ignore_eos=True, seed=i, n=1 + i % 3, logprobs=i % 2 == 1,
+                                    stream=i % 5 != 0, temperature=float(i % 2)) for i in range(30)}
+        undisturbed = {}
+        for id, fields in requests.items():
+            c.send({"type": "generate", "id": id, **fields})
+        undisturbed = c.finish(requests)
+        for id, fields in requests.items():
+            c.send({"type": "generate", "id": id, **fields})
+        n_killed = 0
+        answers = {id: Answer() for id in requests}
+        due = time.time() + 0.2
+        while any(a.end is None for a in answers.values()):
+            m = c.receive(30)
+            if m.get("id") in answers:
+                answers[m["id"]].take(m)
+            if time.time() > due and n_killed < 12:
+                n_killed += kill_one_worker(pool)
+                due = time.time() + 0.2
+        assert n_killed >= 4
+        for id, a in answers.items():
+            assert a.end["type"] == "done", a.end
+            assert a.ids == undisturbed[id].ids and a.text == undisturbed[id].text and a.logprobs == undisturbed[id].logprobs, id
+        assert sum(a.end["takeovers"] for a in answers.values()) > 0
+        pool.wait_empty()
+
+
+def the_only_worker_killed_comes_back():
+    with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "3"}) as pool:
+        c = pool.client()
+        want = c.generate(prompt="p", max_tokens=200, ignore_eos=True, seed=1)
+        c.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 200, "ignore_eos": True, "seed": 1})
+        c.receive_type("token")
+        kill_one_worker(pool)
+        a = Answer()
+        a.ids[0], a.text[0] = [], ""
+        while a.end is None:  # the first token messages were read above: only the rest is compared
+            m = c.receive()
+            if m["type"] == "token" and not a.ids[0]:
+                a.ids[0] = want.ids[0][:m["index"]]
+            a.take(m)
+        assert a.ids == want.ids and a.end["takeovers"] == 1 and a.end["worker"] == 0
+        assert pool.status()["workers"][0]["restarts"] == 1
+
+
+def a_stopped_worker_is_taken_for_hung():
+    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "3"}, args=["--hang-seconds", "1"]) as pool:
+        c = pool.client()
+        want = c.generate(prompt="p", max_tokens=300, ignore_eos=True, seed=1)
+        c.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 300, "ignore_eos": True, "seed": 1})
+        c.receive_type("accepted")
+        pool.wait_for("running", lambda s: s["pool"]["running"] == 1)
+        kill_one_worker(pool, signal.SIGSTOP)
+        a = c.finish(["r"])["r"]
+        assert a.ids == want.ids and a.end["takeovers"] == 1
+
+
+def a_request_that_kills_workers_is_refused_and_the_others_are_not():
+    for trouble in ["!signal 11 5", "!signal 6 0", "!exit 1 3", "!hang 4", "!lie index 3", "!lie choice 3", "!lie slot 3",
+                    "!lie length 3", "!lie type 3", "!lie id 3", "!lie done 3", "!lie finish 3", "!lie text 3", "!noise 7 3"]:
+        with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "2"}, args=["--hang-seconds", "1"]) as pool:
+            c = pool.client()
+            good = {"g%d" % i: dict(prompt="p%d" % i, max_tokens=80, ignore_eos=True, seed=i) for i in range(6)}
+            for id, fields in good.items():
+                c.send({"type": "generate", "id": id, **fields})
+            c.send({"type": "generate", "id": "bad", "prompt": trouble, "max_tokens": 100, "ignore_eos": True})
+            answers = c.finish(list(good) + ["bad"])
+            bad = answers.pop("bad")
+            assert bad.code == "request_killed_worker", (trouble, bad.end)
+            assert all(a.end["type"] == "done" for a in answers.values()), (trouble, [a.end for a in answers.values()])
+            undisturbed = {id: c.generate(id=id, **fields) for id, fields in good.items()}
+            for id in good:
+                assert answers[id].ids == undisturbed[id].ids and answers[id].text == undisturbed[id].text, (trouble, id)
+            pool.wait_empty()
+
+
+def a_suspect_that_ends_is_cleared():
+    with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "2"}) as pool:
+        a = pool.client().generate(prompt="!first signal 11 5", max_tokens=50, ignore_eos=True)
+        assert a.end["type"] == "done" and a.end["takeovers"] == 1 and len(a.ids[0]) == 50, a.end
+
+
+def noise_in_the_region_harms_nobody_else():
+    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "2"}, args=["--hang-seconds", "1"]) as pool:
+        c = pool.client()
+        for seed in range(12):
+            c.send({"type": "generate", "id": "n%d" % seed, "prompt": "!first noise %d %d" % (seed, seed % 4), "max_tokens": 20,
+                    "ignore_eos": True})
+            c.finish(["n%d" % seed])
+            assert pool.process.poll() is None
+        assert c.generate(prompt="x", max_tokens=20).end["type"] == "done"
+
+
+def a_worker_that_cannot_start_says_why():
+    for start, text in (("fail", "told to fail"), ("exit", "exit-3")):
+        with Pool(workers=1, env={"WEIR_FAKE_START": start}, wait=False) as pool:
+            while not os.path.exists(pool.endpoint[6:]):
+                time.sleep(0.01)
+            c = pool.client()
+            a = c.generate(prompt="x")
+            assert a.code == "no_worker" and text in a.end["message"], a.end
+            w = pool.status()["workers"][0]
+            assert text in w["error"] and w["state"] in ("waiting", "starting"), w
+            assert c.generate(prompt="x").code == "no_worker"
+
+
+def limits_are_named():
+    with Pool(env={"WEIR_FAKE_STEP_MS": "50"}, args=["--pool-bytes", "8M"]) as pool:
+        c = pool.client()
+        for i in range(2100):
+            c.send({"type": "generate", "id": i, "prompt": "p", "max_tokens": 50000, "ignore_eos": True})
+        busy = [m for m in (c.receive_type("error", "accepted") for _ in range(2100)) if m["type"] == "error"]
+        assert len(busy) == 52 and all(m["code"] == "busy" and "2048" in m["message"] and m["retry_after_ms"] > 0 for m in busy), busy[:2]
+        c.close()
+        pool.wait_empty()
+        c = pool.client()
+        for i in range(12):
+            c.send({"type": "generate", "id": i, "prompt": "p" * (1 << 20), "max_tokens": 50000, "ignore_eos": True})
+        ends = [c.receive_type("error", "accepted") for _ in range(12)]
+        busy = [m for m in ends if m["type"] == "error"]
+        assert 3 <= len(busy) <= 5 and all("bytes" in m["message"] for m in busy), busy
+
+
+def a_slow_reader_costs_only_itself():
+    with Pool(env={"WEIR_FAKE_STEP_MS": "0"}, args=["--slow-reader-seconds", "1"]) as pool:
+        slow, c = Client(pool.endpoint, receive_hwm=1), pool.client()
+        slow.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 100000, "ignore_eos": True, "n": 4})
+        for _ in range(5):
+            assert c.generate(prompt="x", max_tokens=100).end["type"] == "done"
+        pool.wait_for("slow reader dropped", lambda s: s["pool"]["requests"] == 0, 60)
+        slow.close()
+        pool.wait_empty()
+        assert "slow_reader" in pool.log() or pool.status()["totals"]["failed"] >= 1
+
+
+def users_share_by_tokens():
+    with Pool(env={"WEIR_FAKE_STEP_MS": "1"}) as pool:
+        c = pool.client()
+        for i in range(120):
+            c.send({"type": "generate", "id": "a%d" % i, "prompt": "p", "max_tokens": 60, "ignore_eos": True, "on_behalf_of": "alice"})
+        pool.wait_for("queued", lambda s: s["pool"]["queued_interactive"] > 80)
+        for i in range(10):
+            c.send({"type": "generate", "id": "b%d" % i, "prompt": "p", "max_tokens": 60, "ignore_eos": True, "on_behalf_of": "bob"})
+        order = []
+        while len(order) < 130:
+            m = c.receive_type("done", "error", seconds=60)
+            assert m["type"] == "done"
+            order.append(m["id"][0])
+        assert "b" not in order[-60:], "bob waited for alice's hundred"
+        users = {u["name"]: u for u in pool.status()["users"]}
+        assert users["alice"]["completion_tokens"] == 120 * 60 and users["bob"]["completion_tokens"] == 600
+
+
+def goes_on_with_what_an_earlier_broker_began():
+    with Pool() as pool:
+        c = pool.client()
+        want = c.generate(prompt="p", max_tokens=50, ignore_eos=True, seed=3)
+        c.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 50, "ignore_eos": True, "seed": 3,
+                "resume": [{"choice": 0, "ids": want.ids[0][:20], "released_bytes": len(want.text[0][:14].encode())}]})
+        a = Answer()
+        a.ids[0], a.text[0] = want.ids[0][:20], want.text[0][:14]
+        while a.end is None:
+            a.take(c.receive())
+        assert a.ids == want.ids and a.text == want.text
+
+
+def drains_on_sigterm():
+    pool = Pool(env={"WEIR_FAKE_STEP_MS": "5"})
+    c = pool.client()
+    for i in range(40):
+        c.send({"type": "generate", "id": i, "prompt": "p", "max_tokens": 60, "ignore_eos": True})
+    pool.wait_for("running", lambda s: s["pool"]["running"] > 0 and s["pool"]["queued_interactive"] > 0)
+    pool.process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    c.send({"type": "generate", "id": 99, "prompt": "p"})
+    answers = c.finish([str(i) for i in list(range(40)) + [99]])
+    codes = [a.code for a in answers.values()]
+    assert None in codes and "shutting_down" in codes and set(codes) <= {None, "shutting_down"}, codes
+    assert answers["99"].code == "shutting_down" and answers["99"].end["retry_after_ms"] > 0
+    assert pool.process.wait(10) == 0
+    pool.stop()
+
+    pool = Pool(env={"WEIR_FAKE_STEP_MS": "5"})
+    c = pool.client()
+    c.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 100000, "ignore_eos": True})
+    c.receive_type("token")
+    pid = pool.status()["workers"][0]["pid"]
+    pool.process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    pool.process.send_signal(signal.SIGTERM)
+    assert c.receive_type("error")["code"] == "shutting_down"
+    assert pool.process.wait(5) == 0
+    assert not os.path.exists("/proc/%d" % pid)
+    pool.stop()
+
+
+def workers_die_with_the_broker():
+    pool = Pool(workers=2)
+    pids = [w["pid"] for w in pool.status()["workers"]]
+    pool.process.kill()
+    pool.process.wait()
+    end = time.time() + 1
+    while any(os.path.exists("/proc/%d/maps" % p) and open("/proc/%d/stat" % p).read().split()[2] != "Z" for p in pids):
+        assert time.time() < end
+        time.sleep(0.01)
+    pool.stop()
+
+
+def a_second_broker_of_the_same_folder_is_refused():
+    with Pool() as pool:
+        import subprocess
+        from broker_pool import BIN, FAKE_WORKER
+        p = subprocess.run([BIN + "/weir-broker", "--runtime-dir", pool.dir + "/run", "--model", "x=/dev/null", "--worker-program", FAKE_WORKER],
+                           capture_output=True, timeout=20)
+        assert p.returncode != 0 and b"another broker" in p.stderr, p.stderr
+        p = subprocess.run([BIN + "/weir-broker", "--endpoint", "tcp://127.0.0.1:5555", "--model", "x=/dev/null", "--worker-program",
+                            FAKE_WORKER], capture_output=True, timeout=20)
+        assert p.returncode == 2 and b"CURVE" in p.stderr, p.stderr
+        assert pool.client().generate(prompt="x", max_tokens=3).end["type"] == "done"
+
+
+def sixty_four_clients_come_and_go():
+    """Each leaves each way: to the end, by cancel, without a word, with a broken message."""
+    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "1"}) as pool:
+        failures = []
+
+        def churn(k):
+            rng = random.Random(k)
+            try:
+                for i in range(16):
+                    c = Client(pool.endpoint)
+                    way = rng.choice(["finish", "cancel", "leave", "broken"])
+                    id = "%d-%d" % (k, i)
+                    c.send({"type": "generate", "id": id, "prompt": "p%d" % rng.randrange(5), "max_tokens": rng.randrange(1, 120),
+                            "n": rng.randrange(1, 4), "ignore_eos": True, "class": rng.choice(["batch", "interactive"])})
+                    if way == "broken":
+                        c.send_raw(SIGNATURE, bytes(rng.randrange(256) for _ in range(rng.randrange(40))))
+                    if way == "cancel":
+                        c.receive_type("token", "done")
+                        c.send({"type": "cancel", "id": id})
+                    if way in ("finish", "cancel"):
+                        end = c.receive_type("done", "error", seconds=60) if way == "finish" else None
+                        assert end is None or end["type"] == "done", end
+                    if way == "leave":
+                        time.sleep(rng.random() * 0.05)
+                    c.close()
+            except Exception as e:
+                failures.append((k, repr(e)))
+
+        threads = [threading.Thread(target=churn, args=(k,)) for k in range(64)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert not failures, failures[:3]
+        status = pool.wait_empty(10)
+        assert status["pool"]["bytes"] == 0, status["pool"]
+
+
+if __name__ == "__main__":
+    os.environ.pop("WEIR_FAKE_START", None)
+    run([says_hello_and_who_you_are, generates_the_same_streamed_and_whole, draws_a_seed_and_says_it, several_choices_and_logprobs,
+         tokenizes_and_lists_models, refuses_what_it_does_not_know, answers_broken_messages,
+         a_frame_over_the_limit_costs_the_connection_only, ids_are_unique_on_a_connection, cancels_running_and_queued,
+         deadlines_hold_in_the_queue_and_in_a_run, a_client_that_left_holds_nothing, progress_comes_while_nothing_else_does,
+         a_killed_worker_is_not_noticed, the_only_worker_killed_comes_back, a_stopped_worker_is_taken_for_hung,
+         a_request_that_kills_workers_is_refused_and_the_others_are_not, a_suspect_that_ends_is_cleared,
+         noise_in_the_region_harms_nobody_else, a_worker_that_cannot_start_says_why, limits_are_named,
+         a_slow_reader_costs_only_itself, users_share_by_tokens, goes_on_with_what_an_earlier_broker_began, drains_on_sigterm,
+         workers_die_with_the_broker, a_second_broker_of_the_same_folder_is_refused, sixty_four_clients_come_and_go])
