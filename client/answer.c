@@ -16,7 +16,7 @@ struct collected {
 
 const char *weir_finish_name(enum weir_finish f)
 {
-    static const char *const names[] = { "", "stop", "length", "cancelled", "error" };
+    static const char *const names[] = {"", "stop", "length", "cancelled", "error"};
 
     return (unsigned)f < sizeof(names) / sizeof(names[0]) ? names[f] : "error";
 }
@@ -104,7 +104,8 @@ static bool append_ids(struct collected *k, uint32_t i, const struct weir_event 
         return false;
     c->ids = ids;
     memcpy(c->ids + c->n_ids, e->ids, e->n_ids * sizeof(*c->ids));
-    bool complete = e->logprobs != NULL && k->room[i].n_logprobs == c->n_ids; /* so far every token has them */
+    bool complete =
+        e->logprobs != NULL && k->room[i].n_logprobs == c->n_ids; /* so far every token has them */
     c->n_ids += e->n_ids;
     return !complete || append_logprobs(k, i, e);
 }
@@ -239,7 +240,8 @@ static void collect_for_waiter(const struct weir_event *e, void *arg)
     }
     if (w->result == WEIR_AGAIN)
         w->result = weir_collect(&w->answer, e, &w->err);
-    if (e->type == WEIR_DONE || e->type == WEIR_ERROR) /* after a failure of ours the rest is waited for, not kept */
+    if (e->type == WEIR_DONE ||
+        e->type == WEIR_ERROR) /* after a failure of ours the rest is waited for, not kept */
         w->ended = true;
 }
 
@@ -264,9 +266,10 @@ static int wait_for(struct weir_client *c, struct waiting *w, int submitted, str
     return w->result == WEIR_OK ? WEIR_OK : WEIR_FAILED;
 }
 
-int weir_ask(struct weir_client *c, const struct weir_request *r, struct weir_answer **ret_answer, struct weir_error *err)
+int weir_ask(struct weir_client *c, const struct weir_request *r, struct weir_answer **ret_answer,
+             struct weir_error *err)
 {
-    struct waiting w = { .result = WEIR_AGAIN };
+    struct waiting w = {.result = WEIR_AGAIN};
     int submitted;
 
     if (may_wait(c, err) != WEIR_OK)
@@ -281,15 +284,16 @@ int weir_ask(struct weir_client *c, const struct weir_request *r, struct weir_an
     return WEIR_OK;
 }
 
-int weir_tokenize(struct weir_client *c, const char *model, const char *text, size_t text_bytes, bool special, int32_t **ret_ids,
-                  size_t *ret_n, struct weir_error *err)
+int weir_tokenize(struct weir_client *c, const char *model, const char *text, size_t text_bytes, bool special,
+                  int32_t **ret_ids, size_t *ret_n, struct weir_error *err)
 {
-    struct waiting w = { .result = WEIR_AGAIN };
+    struct waiting w = {.result = WEIR_AGAIN};
     int submitted;
 
     if (may_wait(c, err) != WEIR_OK)
         return WEIR_FAILED;
-    while ((submitted = weir_tokenize_async(c, model, text, text_bytes, special, collect_for_waiter, &w, err)) == WEIR_AGAIN)
+    while ((submitted = weir_tokenize_async(c, model, text, text_bytes, special, collect_for_waiter, &w,
+                                            err)) == WEIR_AGAIN)
         client_wait(c);
     if (wait_for(c, &w, submitted, err) != WEIR_OK)
         return WEIR_FAILED;
@@ -300,7 +304,7 @@ int weir_tokenize(struct weir_client *c, const char *model, const char *text, si
 
 int weir_query_wait(struct weir_client *c, enum weir_query what, char **ret_json, struct weir_error *err)
 {
-    struct waiting w = { .result = WEIR_AGAIN };
+    struct waiting w = {.result = WEIR_AGAIN};
     int submitted;
 
     if (may_wait(c, err) != WEIR_OK)

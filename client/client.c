@@ -69,22 +69,24 @@ static int table_init(struct weir_client *c, uint32_t n_slots)
     return WEIR_OK;
 }
 
-int client_take_slot(struct weir_client *c, weir_callback *callback, void *arg, struct open_request **ret_request,
-                     char id[CLIENT_ID_DIGITS], struct weir_error *err)
+int client_take_slot(struct weir_client *c, weir_callback *callback, void *arg,
+                     struct open_request **ret_request, char id[CLIENT_ID_DIGITS], struct weir_error *err)
 {
     if (c->state != CLIENT_READY) {
         *err = c->down;
         return WEIR_FAILED;
     }
     if (c->first_free == SLOT_NONE) {
-        weir_error_format(err, ERR_BUSY, "max_in_flight", "%u requests of this client are under way, its limit", c->n_open);
+        weir_error_format(err, ERR_BUSY, "max_in_flight",
+                          "%u requests of this client are under way, its limit", c->n_open);
         return WEIR_AGAIN;
     }
     uint32_t slot = c->first_free;
     struct open_request *r = &c->requests[slot];
 
     c->first_free = r->next_free;
-    *r = (struct open_request){ .number = c->generation++ * c->n_slots + slot, .callback = callback, .arg = arg };
+    *r = (struct open_request){
+        .number = c->generation++ * c->n_slots + slot, .callback = callback, .arg = arg};
     if (c->n_open++ == 0)
         c->heard_ns = clock_now_ns(); /* silence counts from here: nobody had to say anything before */
     snprintf(id, CLIENT_ID_DIGITS, "%llu", (unsigned long long)r->number);
@@ -124,7 +126,8 @@ static bool readable(void *socket)
     int events = 0;
     size_t n = sizeof(events);
 
-    return socket != NULL && zmq_getsockopt(socket, ZMQ_EVENTS, &events, &n) == 0 && (events & ZMQ_POLLIN) != 0;
+    return socket != NULL && zmq_getsockopt(socket, ZMQ_EVENTS, &events, &n) == 0 &&
+           (events & ZMQ_POLLIN) != 0;
 }
 
 void client_settle(struct weir_client *c)
@@ -133,7 +136,7 @@ void client_settle(struct weir_client *c)
     bool message = readable(c->socket), event = readable(c->monitor);
 
     if (message || event) {
-        ssize_t n = write(c->wake, &(uint64_t){ 1 }, sizeof(uint64_t));
+        ssize_t n = write(c->wake, &(uint64_t){1}, sizeof(uint64_t));
         (void)n; /* full: then it is readable, which is all we want */
     }
 }
@@ -152,7 +155,7 @@ static bool socket_watch(struct weir_client *c, void *socket)
 {
     int fd = descriptor_of(socket);
 
-    return fd >= 0 && epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &(struct epoll_event){ .events = EPOLLIN }) == 0;
+    return fd >= 0 && epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN}) == 0;
 }
 
 static void connection_drop(struct weir_client *c, int linger_ms)
@@ -171,16 +174,19 @@ static bool connection_make(struct weir_client *c, struct weir_error *err)
     c->monitor = zmq_socket(c->context, ZMQ_PAIR);
     if (c->socket == NULL || c->monitor == NULL)
         goto failed;
-    zmq_setsockopt(c->socket, ZMQ_LINGER, &(int){ 0 }, sizeof(int));
-    zmq_setsockopt(c->socket, ZMQ_SNDHWM, &(int){ 0 }, sizeof(int)); /* max_in_flight bounds it; a cancel always fits */
+    zmq_setsockopt(c->socket, ZMQ_LINGER, &(int){0}, sizeof(int));
+    zmq_setsockopt(c->socket, ZMQ_SNDHWM, &(int){0},
+                   sizeof(int)); /* max_in_flight bounds it; a cancel always fits */
     zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &frame_max, sizeof(frame_max));
-    zmq_setsockopt(c->socket, ZMQ_RECONNECT_IVL, &(int){ 50 }, sizeof(int));
-    zmq_setsockopt(c->socket, ZMQ_RECONNECT_IVL_MAX, &(int){ 500 }, sizeof(int));
+    zmq_setsockopt(c->socket, ZMQ_RECONNECT_IVL, &(int){50}, sizeof(int));
+    zmq_setsockopt(c->socket, ZMQ_RECONNECT_IVL_MAX, &(int){500}, sizeof(int));
     snprintf(monitor, sizeof(monitor), "inproc://monitor-%u", c->sockets_made++);
-    if (zmq_socket_monitor(c->socket, monitor, ZMQ_EVENT_DISCONNECTED) != 0 || zmq_connect(c->monitor, monitor) != 0)
+    if (zmq_socket_monitor(c->socket, monitor, ZMQ_EVENT_DISCONNECTED) != 0 ||
+        zmq_connect(c->monitor, monitor) != 0)
         goto failed;
     if (zmq_connect(c->socket, c->endpoint) != 0) {
-        weir_error_format(err, ERR_INVALID_PARAMETER, "endpoint", "cannot connect to %s: %s", c->endpoint, zmq_strerror(errno));
+        weir_error_format(err, ERR_INVALID_PARAMETER, "endpoint", "cannot connect to %s: %s", c->endpoint,
+                          zmq_strerror(errno));
         goto out;
     }
     if (!socket_watch(c, c->socket) || !socket_watch(c, c->monitor))
@@ -229,7 +235,8 @@ static void connection_lost(struct weir_client *c, const struct weir_error *why)
 int client_send(struct weir_client *c, struct weir_error *err)
 {
     if (c->out.n > FRAME_BYTES_MAX) {
-        weir_error_format(err, ERR_LIMIT_EXCEEDED, "", "the request has %zu bytes when encoded, the limit is %d", c->out.n,
+        weir_error_format(err, ERR_LIMIT_EXCEEDED, "",
+                          "the request has %zu bytes when encoded, the limit is %d", c->out.n,
                           FRAME_BYTES_MAX);
         return WEIR_FAILED;
     }
@@ -257,7 +264,8 @@ static int receive(struct weir_client *c, zmq_msg_t *body, struct weir_error *er
             uint8_t major = 0;
             enum status st = wire_check_signature(span_of(zmq_msg_data(body), zmq_msg_size(body)), &major);
             if (st == ST_UNSUPPORTED) {
-                weir_error_format(err, ERR_VERSION_MISMATCH, "", "the broker speaks version %u of the protocol, we speak %d", major,
+                weir_error_format(err, ERR_VERSION_MISMATCH, "",
+                                  "the broker speaks version %u of the protocol, we speak %d", major,
                                   WIRE_MAJOR);
                 return WEIR_FAILED;
             }
@@ -322,13 +330,15 @@ static void process(struct weir_client *c)
     if (result == WEIR_AGAIN && gone) {
         weir_error_format(&why, ERR_UNREACHABLE, "", "the broker at %s closed the connection", c->endpoint);
         result = WEIR_FAILED;
-    } else if (result == WEIR_AGAIN && c->state == CLIENT_READY && c->n_open > 0 && over(c->heard_ns, now, c->silence_timeout_ms)) {
-        weir_error_format(&why, ERR_UNREACHABLE, "", "the broker at %s has been silent for %u ms", c->endpoint,
-                          c->silence_timeout_ms);
+    } else if (result == WEIR_AGAIN && c->state == CLIENT_READY && c->n_open > 0 &&
+               over(c->heard_ns, now, c->silence_timeout_ms)) {
+        weir_error_format(&why, ERR_UNREACHABLE, "", "the broker at %s has been silent for %u ms",
+                          c->endpoint, c->silence_timeout_ms);
         result = WEIR_FAILED;
-    } else if (result == WEIR_AGAIN && c->state == CLIENT_GREETING && over(c->state_since_ns, now, c->connect_timeout_ms)) {
-        weir_error_format(&why, ERR_UNREACHABLE, "", "the broker at %s did not answer within %u ms", c->endpoint,
-                          c->connect_timeout_ms);
+    } else if (result == WEIR_AGAIN && c->state == CLIENT_GREETING &&
+               over(c->state_since_ns, now, c->connect_timeout_ms)) {
+        weir_error_format(&why, ERR_UNREACHABLE, "", "the broker at %s did not answer within %u ms",
+                          c->endpoint, c->connect_timeout_ms);
         result = WEIR_FAILED;
     }
     if (result == WEIR_FAILED)
@@ -378,7 +388,7 @@ bool weir_connected(const struct weir_client *c)
 
 void client_wait(struct weir_client *c)
 {
-    struct pollfd p = { .fd = c->epoll, .events = POLLIN };
+    struct pollfd p = {.fd = c->epoll, .events = POLLIN};
 
     poll(&p, 1, weir_timeout_ms(c)); /* interrupted is as good as woken */
     process(c);
@@ -402,13 +412,14 @@ int client_wait_ready(struct weir_client *c, struct weir_error *err)
 /* Is anybody listening on the socket file?  Only a clear no is a no. */
 static int probe(const char *endpoint, struct weir_error *err)
 {
-    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
 
     if (strncmp(endpoint, "ipc://", 6) != 0 || endpoint[6] == '@')
         return WEIR_OK;
     const char *path = endpoint + 6;
     if (strlen(path) > PATHS_SOCKET_BYTES_MAX) {
-        weir_error_format(err, ERR_INVALID_PARAMETER, "endpoint", "the socket's path has %zu bytes, the limit is %d", strlen(path),
+        weir_error_format(err, ERR_INVALID_PARAMETER, "endpoint",
+                          "the socket's path has %zu bytes, the limit is %d", strlen(path),
                           PATHS_SOCKET_BYTES_MAX);
         return WEIR_FAILED;
     }
@@ -419,11 +430,13 @@ static int probe(const char *endpoint, struct weir_error *err)
     int e = connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0 ? 0 : errno;
     close(fd);
     if (e == ENOENT || e == ENOTDIR)
-        weir_error_format(err, ERR_UNREACHABLE, "", "no broker: %s does not exist (weir serve starts one)", path);
+        weir_error_format(err, ERR_UNREACHABLE, "", "no broker: %s does not exist (weir serve starts one)",
+                          path);
     else if (e == ECONNREFUSED)
         weir_error_format(err, ERR_UNREACHABLE, "", "no broker: nobody listens at %s any more", path);
     else if (e == EACCES || e == EPERM)
-        weir_error_format(err, ERR_UNREACHABLE, "", "no permission to open %s (are you in the group weir?)", path);
+        weir_error_format(err, ERR_UNREACHABLE, "", "no permission to open %s (are you in the group weir?)",
+                          path);
     else
         return WEIR_OK;
     return WEIR_FAILED;
@@ -439,12 +452,13 @@ static int set_endpoint(struct weir_client *c, const char *endpoint, struct weir
             return WEIR_FAILED;
         }
     } else if (snprintf(c->endpoint, sizeof(c->endpoint), "%s", endpoint) >= (int)sizeof(c->endpoint)) {
-        weir_error_format(err, ERR_LIMIT_EXCEEDED, "endpoint", "the endpoint is longer than %zu bytes", sizeof(c->endpoint) - 1);
+        weir_error_format(err, ERR_LIMIT_EXCEEDED, "endpoint", "the endpoint is longer than %zu bytes",
+                          sizeof(c->endpoint) - 1);
         return WEIR_FAILED;
     }
     if (strstr(c->endpoint, "://") == NULL) {
-        weir_error_format(err, ERR_INVALID_PARAMETER, "endpoint", "an endpoint looks like ipc:///run/weir/broker.sock, not \"%.100s\"",
-                          c->endpoint);
+        weir_error_format(err, ERR_INVALID_PARAMETER, "endpoint",
+                          "an endpoint looks like ipc:///run/weir/broker.sock, not \"%.100s\"", c->endpoint);
         return WEIR_FAILED;
     }
     return probe(c->endpoint, err);
@@ -459,8 +473,8 @@ static int set_options(struct weir_client *c, const struct weir_options *o, stru
     c->backoff_ms = CLIENT_BACKOFF_MIN_MS;
     snprintf(c->name, sizeof(c->name), "%s", o->name != NULL ? o->name : "libweir");
     if (in_flight > CLIENT_IN_FLIGHT_MAX) {
-        weir_error_format(err, ERR_LIMIT_EXCEEDED, "max_in_flight", "max_in_flight is %u, the limit is %d", in_flight,
-                          CLIENT_IN_FLIGHT_MAX);
+        weir_error_format(err, ERR_LIMIT_EXCEEDED, "max_in_flight", "max_in_flight is %u, the limit is %d",
+                          in_flight, CLIENT_IN_FLIGHT_MAX);
         return WEIR_FAILED;
     }
     return table_init(c, in_flight) == WEIR_OK ? set_endpoint(c, o->endpoint, err) : WEIR_FAILED;
@@ -493,9 +507,9 @@ int weir_open(struct weir_client **ret_client, const struct weir_options *option
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->context = zmq_ctx_new();
     if (c->epoll < 0 || c->wake < 0 || c->context == NULL ||
-        epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->wake, &(struct epoll_event){ .events = EPOLLIN }) != 0)
+        epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->wake, &(struct epoll_event){.events = EPOLLIN}) != 0)
         goto out;
-    if (set_options(c, options != NULL ? options : &(struct weir_options){ 0 }, err) != WEIR_OK)
+    if (set_options(c, options != NULL ? options : &(struct weir_options){0}, err) != WEIR_OK)
         goto out;
     connect_start(c);
     client_settle(c);

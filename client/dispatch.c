@@ -33,7 +33,8 @@ static struct open_request *find(struct weir_client *c, struct span id)
     return number != 0 && r->number == number ? r : NULL;
 }
 
-static void call_back(struct weir_client *c, weir_callback *callback, void *arg, const struct weir_event *event)
+static void call_back(struct weir_client *c, weir_callback *callback, void *arg,
+                      const struct weir_event *event)
 {
     if (callback == NULL)
         return;
@@ -55,7 +56,7 @@ static void finish(struct weir_client *c, struct open_request *r, struct weir_ev
 
 void client_fail_request(struct weir_client *c, struct open_request *r, const struct weir_error *why)
 {
-    finish(c, r, &(struct weir_event){ .type = WEIR_ERROR, .error = why });
+    finish(c, r, &(struct weir_event){.type = WEIR_ERROR, .error = why});
 }
 
 /* Copy text to c->text with a NUL behind it. */
@@ -80,8 +81,7 @@ static bool keep_text(struct weir_client *c, struct span text)
 static struct weir_token_logprob piece(const struct wire_piece *p)
 {
     return (struct weir_token_logprob){
-        .id = p->id, .logprob = p->logprob, .bytes = (const char *)p->bytes.at, .n_bytes = p->bytes.n
-    };
+        .id = p->id, .logprob = p->logprob, .bytes = (const char *)p->bytes.at, .n_bytes = p->bytes.n};
 }
 
 /* All log-probabilities of one message in one block: n_ids chosen ones, then their alternatives. */
@@ -104,7 +104,8 @@ static struct weir_token_logprob *convert_logprobs(const struct wire_token *t)
     return all;
 }
 
-static int on_token(struct weir_client *c, struct open_request *r, const struct wire_token *t, struct weir_error *err)
+static int on_token(struct weir_client *c, struct open_request *r, const struct wire_token *t,
+                    struct weir_error *err)
 {
     struct weir_token_logprob *logprobs = NULL;
 
@@ -137,21 +138,29 @@ static int on_token(struct weir_client *c, struct open_request *r, const struct 
 static enum weir_finish finish_of(enum finish_reason reason)
 {
     switch (reason) {
-    case FINISH_NONE:      return WEIR_FINISH_NONE;
-    case FINISH_STOP:      return WEIR_FINISH_STOP;
-    case FINISH_LENGTH:    return WEIR_FINISH_LENGTH;
-    case FINISH_CANCELLED: return WEIR_FINISH_CANCELLED;
-    case FINISH_ERROR:     return WEIR_FINISH_ERROR;
+    case FINISH_NONE:
+        return WEIR_FINISH_NONE;
+    case FINISH_STOP:
+        return WEIR_FINISH_STOP;
+    case FINISH_LENGTH:
+        return WEIR_FINISH_LENGTH;
+    case FINISH_CANCELLED:
+        return WEIR_FINISH_CANCELLED;
+    case FINISH_ERROR:
+        return WEIR_FINISH_ERROR;
     }
     return WEIR_FINISH_NONE;
 }
 
 /* Model and fingerprint as C strings, one behind the other in c->text. */
-static bool keep_names(struct weir_client *c, const struct wire_done *d, const char **ret_model, const char **ret_fingerprint)
+static bool keep_names(struct weir_client *c, const struct wire_done *d, const char **ret_model,
+                       const char **ret_fingerprint)
 {
     char both[512];
-    int n = snprintf(both, sizeof(both), "%.*s%c%.*s", (int)(d->model.n < 200 ? d->model.n : 200), (const char *)d->model.at, '\0',
-                     (int)(d->system_fingerprint.n < 200 ? d->system_fingerprint.n : 200), (const char *)d->system_fingerprint.at);
+    int n = snprintf(both, sizeof(both), "%.*s%c%.*s", (int)(d->model.n < 200 ? d->model.n : 200),
+                     (const char *)d->model.at, '\0',
+                     (int)(d->system_fingerprint.n < 200 ? d->system_fingerprint.n : 200),
+                     (const char *)d->system_fingerprint.at);
 
     if (n < 0 || !keep_text(c, span_of(both, (size_t)n)))
         return false;
@@ -160,13 +169,14 @@ static bool keep_names(struct weir_client *c, const struct wire_done *d, const c
     return true;
 }
 
-static int on_done(struct weir_client *c, struct open_request *r, const struct wire_done *d, struct weir_error *err)
+static int on_done(struct weir_client *c, struct open_request *r, const struct wire_done *d,
+                   struct weir_error *err)
 {
     struct weir_event e = {
         .type = WEIR_DONE,
         .n_choices = d->n_choices,
-        .usage = { d->prompt_tokens, d->cached_tokens, d->completion_tokens },
-        .timings = { d->queue_ms, d->prefill_ms, d->first_token_ms, d->total_ms },
+        .usage = {d->prompt_tokens, d->cached_tokens, d->completion_tokens},
+        .timings = {d->queue_ms, d->prefill_ms, d->first_token_ms, d->total_ms},
         .worker = d->worker,
         .takeovers = d->takeovers,
     };
@@ -189,7 +199,7 @@ static int on_json(struct weir_client *c, struct open_request *r, struct span bo
 
     if (wire_to_json(body, &json) != ST_OK)
         return broken(err, "a reply that is no JSON");
-    finish(c, r, &(struct weir_event){ .type = WEIR_JSON, .text = json, .text_bytes = strlen(json) });
+    finish(c, r, &(struct weir_event){.type = WEIR_JSON, .text = json, .text_bytes = strlen(json)});
     free(json);
     return WEIR_OK;
 }
@@ -220,7 +230,8 @@ static int on_hello(struct weir_client *c, struct span body, struct weir_error *
     return WEIR_OK;
 }
 
-static int on_error(struct weir_client *c, struct open_request *r, const struct wire_error *e, struct weir_error *err)
+static int on_error(struct weir_client *c, struct open_request *r, const struct wire_error *e,
+                    struct weir_error *err)
 {
     struct weir_error why;
 
@@ -235,25 +246,28 @@ static int on_error(struct weir_client *c, struct open_request *r, const struct 
     return WEIR_FAILED;
 }
 
-static int on_request_message(struct weir_client *c, struct open_request *r, const struct wire_message *m, struct span body,
-                              struct weir_error *err)
+static int on_request_message(struct weir_client *c, struct open_request *r, const struct wire_message *m,
+                              struct span body, struct weir_error *err)
 {
     switch (m->type) {
     case WIRE_ACCEPTED:
-        call_back(c, r->callback, r->arg,
-                  &(struct weir_event){ .type = WEIR_ACCEPTED, .request = r->number, .seed = m->accepted.seed });
+        call_back(
+            c, r->callback, r->arg,
+            &(struct weir_event){.type = WEIR_ACCEPTED, .request = r->number, .seed = m->accepted.seed});
         return WEIR_OK;
     case WIRE_PROGRESS:
         call_back(c, r->callback, r->arg,
-                  &(struct weir_event){
-                      .type = WEIR_PROGRESS, .request = r->number, .running = m->progress.running, .ahead = m->progress.ahead });
+                  &(struct weir_event){.type = WEIR_PROGRESS,
+                                       .request = r->number,
+                                       .running = m->progress.running,
+                                       .ahead = m->progress.ahead});
         return WEIR_OK;
     case WIRE_TOKEN:
         return on_token(c, r, &m->token, err);
     case WIRE_DONE:
         return on_done(c, r, &m->done, err);
     case WIRE_IDS:
-        finish(c, r, &(struct weir_event){ .type = WEIR_IDS, .ids = m->ids.at, .n_ids = m->ids.n });
+        finish(c, r, &(struct weir_event){.type = WEIR_IDS, .ids = m->ids.at, .n_ids = m->ids.n});
         return WEIR_OK;
     case WIRE_MODELS_REPLY:
     case WIRE_STATUS_REPLY:

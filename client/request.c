@@ -33,7 +33,8 @@ static int check_text(struct span text, const char *param, struct weir_error *er
 {
     if (utf8_valid(text))
         return WEIR_OK;
-    weir_error_format(err, ERR_INVALID_PARAMETER, param, "%s is not UTF-8 (byte %zu)", param, utf8_valid_prefix(text));
+    weir_error_format(err, ERR_INVALID_PARAMETER, param, "%s is not UTF-8 (byte %zu)", param,
+                      utf8_valid_prefix(text));
     return WEIR_FAILED;
 }
 
@@ -49,7 +50,8 @@ static uint64_t draw_seed(void)
 
 /* --- the prompt -------------------------------------------------------------------------------- */
 
-static int put_messages(const struct weir_request *r, struct wire_generate *g, struct wire_message_text *texts, struct weir_error *err)
+static int put_messages(const struct weir_request *r, struct wire_generate *g,
+                        struct wire_message_text *texts, struct weir_error *err)
 {
     size_t bytes = 0;
 
@@ -57,7 +59,7 @@ static int put_messages(const struct weir_request *r, struct wire_generate *g, s
         const struct weir_message *m = &r->messages[i];
         if (m->role == NULL || m->content == NULL)
             return wrong(err, ERR_INVALID_PARAMETER, "messages", "a message without role or content");
-        texts[i] = (struct wire_message_text){ span_str(m->role), text_span(m->content, m->content_bytes) };
+        texts[i] = (struct wire_message_text){span_str(m->role), text_span(m->content, m->content_bytes)};
         bytes += texts[i].role.n + texts[i].content.n;
         if (check_text(texts[i].content, "messages", err) != WEIR_OK)
             return WEIR_FAILED;
@@ -70,10 +72,12 @@ static int put_messages(const struct weir_request *r, struct wire_generate *g, s
     return WEIR_OK;
 }
 
-static int put_prompt(const struct weir_request *r, struct wire_generate *g, struct wire_message_text *texts, struct weir_error *err)
+static int put_prompt(const struct weir_request *r, struct wire_generate *g, struct wire_message_text *texts,
+                      struct weir_error *err)
 {
     if ((r->prompt != NULL) + (r->prompt_ids != NULL) + (r->messages != NULL) != 1)
-        return wrong(err, ERR_INVALID_REQUEST, "prompt", "exactly one of prompt, prompt_ids and messages is needed");
+        return wrong(err, ERR_INVALID_REQUEST, "prompt",
+                     "exactly one of prompt, prompt_ids and messages is needed");
     if (r->messages != NULL)
         return put_messages(r, g, texts, err);
     if (r->prompt_ids != NULL) {
@@ -111,7 +115,8 @@ static void put_sampling(const struct weir_request *r, struct wire_generate *g)
     };
 }
 
-static int put_lists(const struct weir_request *r, struct wire_generate *g, struct logit_bias *bias, struct weir_error *err)
+static int put_lists(const struct weir_request *r, struct wire_generate *g, struct logit_bias *bias,
+                     struct weir_error *err)
 {
     for (size_t i = 0; i < r->n_stop; i++) {
         if (r->stop[i] == NULL)
@@ -120,8 +125,8 @@ static int put_lists(const struct weir_request *r, struct wire_generate *g, stru
     }
     g->n_stops = (uint32_t)r->n_stop;
     for (size_t i = 0; i < r->n_bias; i++)
-        bias[i] = (struct logit_bias){ r->bias[i].token, r->bias[i].bias };
-    g->bias = (struct wire_logit_bias){ bias, (uint32_t)r->n_bias };
+        bias[i] = (struct logit_bias){r->bias[i].token, r->bias[i].bias};
+    g->bias = (struct wire_logit_bias){bias, (uint32_t)r->n_bias};
     return WEIR_OK;
 }
 
@@ -138,7 +143,8 @@ static int check_counts(const struct weir_request *r, struct weir_error *err)
     if (r->n_top_logprobs > LOGPROBS_MAX)
         return over_limit(err, "top_logprobs", "alternatives a token", r->n_top_logprobs, LOGPROBS_MAX);
     if (r->n_top_logprobs > 0 && !r->logprobs)
-        return wrong(err, ERR_INVALID_PARAMETER, "top_logprobs", "top_logprobs is given, but logprobs is off");
+        return wrong(err, ERR_INVALID_PARAMETER, "top_logprobs",
+                     "top_logprobs is given, but logprobs is off");
     return WEIR_OK;
 }
 
@@ -198,8 +204,8 @@ static int send_or_free(struct weir_client *c, struct open_request *r, int resul
     return result;
 }
 
-int weir_submit(struct weir_client *c, const struct weir_request *r, weir_callback *callback, void *arg, uint64_t *ret_request,
-                struct weir_error *err)
+int weir_submit(struct weir_client *c, const struct weir_request *r, weir_callback *callback, void *arg,
+                uint64_t *ret_request, struct weir_error *err)
 {
     struct open_request *open = NULL;
     char id[CLIENT_ID_DIGITS];
@@ -224,14 +230,16 @@ void weir_cancel(struct weir_client *c, uint64_t request)
         return;
     snprintf(id, sizeof(id), "%llu", (unsigned long long)request);
     if (wire_encode_simple(&c->out, WIRE_CANCEL, span_str(id)) == ST_OK)
-        (void)!client_send(c, &ignored); /* what cannot be sent: the connection is gone, and so is the request */
+        (void)!client_send(c,
+                           &ignored); /* what cannot be sent: the connection is gone, and so is the request */
     if (!c->in_callback)
         client_settle(c);
 }
 
 /* --- everything that is not generate ----------------------------------------------------------- */
 
-int weir_query(struct weir_client *c, enum weir_query what, weir_callback *callback, void *arg, struct weir_error *err)
+int weir_query(struct weir_client *c, enum weir_query what, weir_callback *callback, void *arg,
+               struct weir_error *err)
 {
     struct open_request *open = NULL;
     char id[CLIENT_ID_DIGITS];
@@ -239,13 +247,14 @@ int weir_query(struct weir_client *c, enum weir_query what, weir_callback *callb
     int result = client_take_slot(c, callback, arg, &open, id, err);
     if (result != WEIR_OK)
         return result;
-    if (wire_encode_simple(&c->out, what == WEIR_QUERY_MODELS ? WIRE_MODELS : WIRE_STATUS, span_str(id)) != ST_OK)
+    if (wire_encode_simple(&c->out, what == WEIR_QUERY_MODELS ? WIRE_MODELS : WIRE_STATUS, span_str(id)) !=
+        ST_OK)
         result = wrong(err, ERR_INTERNAL, "", "out of memory");
     return send_or_free(c, open, result, err);
 }
 
-int weir_tokenize_async(struct weir_client *c, const char *model, const char *text, size_t text_bytes, bool special,
-                        weir_callback *callback, void *arg, struct weir_error *err)
+int weir_tokenize_async(struct weir_client *c, const char *model, const char *text, size_t text_bytes,
+                        bool special, weir_callback *callback, void *arg, struct weir_error *err)
 {
     struct open_request *open = NULL;
     char id[CLIENT_ID_DIGITS];

@@ -57,7 +57,7 @@ bool weir_line_blank(const char *text, size_t bytes);
 int weir_line_parse(const char *text, size_t bytes, uint64_t number, struct weir_line *ret_line, struct weir_error *err);
 void weir_line_deinit(struct weir_line *line); /* a zeroed line is fine */
 
-/* The answer as one JSON text without newline, NUL-terminated, ASCII-safe UTF-8 (control characters escaped); free() it.
+/* The answer as one JSON text without newline, NUL-terminated UTF-8 with control characters escaped; free() it.
  * id: unique name of this line's run, letters, digits and "-" ("12-7"); created_s: seconds since 1970.
  * NULL: out of memory. */
 char *weir_line_output(const struct weir_line *line, const struct weir_answer *answer, const char *id, int64_t created_s,
