@@ -28,6 +28,8 @@ static size_t drop_sent(struct answer *a, uint8_t *out, size_t n)
     if (before >= a->n_sent_before)
         return n;
     uint64_t skip = a->n_sent_before - before;
+    while (skip < n && (out[skip] & 0xc0) == 0x80) /* a count that ends within a character is not ours: whole ones only */
+        skip++;
     if (skip >= n)
         return 0;
     memmove(out, out + skip, n - skip);
