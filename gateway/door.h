@@ -1,0 +1,181 @@
+/* door.h - the messages between the three kinds of process of the gateway.
+ *
+ *   listener (a) --control--> jobs (b) <--door-- connection (c), one socketpair each
+ *
+ * A socket is SOCK_SEQPACKET: one message is one packet, and at most one descriptor travels with it (SCM_RIGHTS).
+ * A packet is `struct door_header`, then body_bytes of body.  Both ends are the same binary on the same machine, so numbers are in
+ * the machine's order; strings are u32 length and bytes.
+ *
+ * The connection process is the one that reads the network, so (b) trusts nothing it says: every length is checked,
+ * a message that is not legal in the state of the connection, or whose body is not exactly as below, ends the connection.
+ *
+ * op      which of the connection's channels asks (0 .. DOOR_OPS - 1); each has at most one request open
+ * serial  counts the requests of an op; the reply repeats it, so that a late reply to a channel that has gone is known as such
+ *
+ *   request        legal   body                                                    reply body
+ *   KEY_PROBE      NEW     str key type, str key base64                            empty, or ERROR: not known
+ *   LOGIN          NEW     str key type, str key base64, str ssh user              str user name; from now on USER
+ *   SUBMIT         USER    struct door_submit                                      empty, with a descriptor to write the input to
+ *   SUBMIT_END     USER    u64 bytes written                                       text: the job as JSON, once it is on disk
+ *   JOB            USER    str job                                                 text: the job as JSON
+ *   LIST           USER    u32 all                                                 text: {"jobs": [..]}
+ *   WATCH          USER    str job, u64 version seen, u32 ms to wait at most       u64 version, u32 ended, u64 output bytes,
+ *                          (the reply comes when the version is another one, the   u64 errors bytes, text: the job as JSON
+ *                          job has ended or the time is over; version
+ *                          DOOR_WATCH_END: only the end and the time count)
+ *   OPEN           USER    str job, u32 enum door_file                             u64 bytes that may be read, u32 ended,
+ *                                                                                  with a descriptor to read from
+ *   ORDER          USER    str job                                                 empty, with a memfd: struct door_place of each
+ *                                                                                  answer there is, by line
+ *   CANCEL DELETE  USER    str job                                                 text: the job as JSON
+ *   ASK            USER    struct door_ask, with a memfd: the question             empty, when the broker has it
+ *   MORE           USER    empty                                                   u32 ended, str text; when ended: text (the end as JSON)
+ *   TOKENIZE       USER    str model, u32 special, with a memfd: the text          text
+ *   POOL           USER    u32 enum door_pool                                      text
+ *   STOP           USER    empty                                                   none: the channel has gone, drop what it has open
+ *
+ * Any request may be answered by ERROR: u32 enum error_code, str param, str message.
+ * text is u32 bytes and the bytes; or u32 DOOR_TEXT_IN_FD, and the text is in a memfd that comes along. */
+#ifndef DOOR_H
+#define DOOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "error.h"
+#include "span.h"
+#include "status.h"
+
+enum {
+    DOOR_CHANNELS = 10,               /* channels of one ssh connection */
+    DOOR_OPS = DOOR_CHANNELS + 1,     /* and one for the login */
+    DOOR_LOGIN_OP = DOOR_CHANNELS,
+    DOOR_PACKET_BYTES = 48 << 10,     /* one packet, with its header */
+    DOOR_INLINE_BYTES = 32 << 10,     /* a longer text travels in a memfd */
+    DOOR_TEXT_BYTES_MAX = 64 << 20,   /* text in a memfd */
+    DOOR_ASK_BYTES_MAX = 1 << 20,     /* a question with its standard input */
+};
+#define DOOR_TEXT_IN_FD UINT32_MAX
+
+enum door_type {
+    DOOR_NONE,
+    /* (c) -> (b) */
+    DOOR_KEY_PROBE,
+    DOOR_LOGIN,
+    DOOR_SUBMIT,
+    DOOR_SUBMIT_END,
+    DOOR_JOB,
+    DOOR_LIST,
+    DOOR_WATCH,
+    DOOR_OPEN,
+    DOOR_ORDER,
+    DOOR_CANCEL,
+    DOOR_DELETE,
+    DOOR_ASK,
+    DOOR_MORE,
+    DOOR_TOKENIZE,
+    DOOR_POOL,
+    DOOR_STOP,
+    DOOR_REQUESTS,                    /* count of the above */
+    /* (b) -> (c) */
+    DOOR_REPLY = 100,
+    DOOR_ERROR,
+    /* control: (a) <-> (b) */
+    DOOR_CONNECTION = 200,            /* (a) -> (b): u64 number, str peer; with the socket of the door */
+    DOOR_LOGGED_IN,                   /* (b) -> (a): u64 number */
+    DOOR_READY,                       /* (b) -> (a): store open, users read */
+};
+
+#define DOOR_WATCH_END UINT64_MAX
+
+/* Where in the output file the answer of a line is. */
+struct door_place {
+    uint64_t offset;
+    uint32_t bytes;  /* with its newline */
+    uint32_t line;
+};
+
+enum door_file { DOOR_FILE_OUTPUT, DOOR_FILE_ERRORS, DOOR_FILE_INPUT };
+enum door_pool { DOOR_POOL_MODELS, DOOR_POOL_STATUS };
+
+struct door_header {
+    uint16_t type, op;
+    uint32_t serial;
+    uint32_t body_bytes;
+};
+
+struct door_message {
+    enum door_type type;
+    uint16_t op;
+    uint32_t serial;
+    struct span body;
+    int fd;                           /* -1: none; belongs to whoever received the message */
+};
+
+/* Options of SUBMIT, in this order: str name, str key, str model, u32 max_tokens, u32 priority, u64 deadline_ms.
+ * Empty strings and zeros: not given. */
+struct door_submit {
+    struct span name, key, model;
+    uint32_t max_tokens, priority;
+    uint64_t deadline_ms;
+};
+
+/* Options of ASK, in this order: str model, str system, u32 max_tokens, u32 has (bits), u64 seed, u64 temperature in millionths. */
+struct door_ask {
+    struct span model, system;
+    uint32_t max_tokens;
+    bool has_seed, has_temperature;
+    uint64_t seed, temperature_millionths;
+};
+
+/* Send one packet.  Borrows everything; the descriptor stays the caller's.
+ * ST_OK; ST_AGAIN: the other side is slow (non-blocking sockets only); ST_GONE: it has left; ST_SYSTEM. */
+MUST_CHECK enum status door_send(int sock, const struct door_message *m);
+
+/* Receive one packet into buffer [DOOR_PACKET_BYTES]; *ret_message borrows from it and gives the caller the descriptor.
+ * ST_OK, ST_AGAIN, ST_GONE, ST_CORRUPT (not a packet of ours: drop the peer), ST_SYSTEM. */
+MUST_CHECK enum status door_receive(int sock, uint8_t *buffer, struct door_message *ret_message);
+
+/* Bodies.  A writer that runs out of room is `failed`, and so is a reader that reads past the end: look once, at the end. */
+struct door_writer {
+    uint8_t *at;
+    size_t n, capacity;
+    bool failed;
+};
+
+struct door_reader {
+    struct span left;
+    bool failed;
+};
+
+void door_put_u32(struct door_writer *w, uint32_t v);
+void door_put_u64(struct door_writer *w, uint64_t v);
+void door_put_str(struct door_writer *w, struct span s);
+void door_put_submit(struct door_writer *w, const struct door_submit *s);
+void door_put_ask(struct door_writer *w, const struct door_ask *a);
+void door_put_error(struct door_writer *w, const struct error *e);
+static inline struct span door_written(const struct door_writer *w)
+{
+    return span_of(w->at, w->n);
+}
+
+uint32_t door_get_u32(struct door_reader *r);
+uint64_t door_get_u64(struct door_reader *r);
+struct span door_get_str(struct door_reader *r);
+void door_get_submit(struct door_reader *r, struct door_submit *ret_submit);
+void door_get_ask(struct door_reader *r, struct door_ask *ret_ask);
+void door_get_error(struct door_reader *r, struct error *ret_error);
+/* Everything was there, and nothing is left over. */
+bool door_read_all(const struct door_reader *r);
+
+/* Put a text of any length: in the body, or in a memfd that *ret_fd then is (-1 otherwise).  ST_OK, ST_LIMIT, ST_SYSTEM. */
+MUST_CHECK enum status door_put_text(struct door_writer *w, struct span text, int *ret_fd);
+/* Take it out again; fd is the one of the message and stays the caller's.  Gives *ret_text (NUL-terminated, free()) and its length. */
+MUST_CHECK enum status door_get_text(struct door_reader *r, int fd, char **ret_text, size_t *ret_bytes);
+
+/* A memfd with these bytes, and the bytes of one that somebody else may still change (so they are read, never mapped).
+ * door_memfd_read: ST_LIMIT when it holds more than bytes_max. */
+MUST_CHECK enum status door_memfd(struct span bytes, int *ret_fd);
+MUST_CHECK enum status door_memfd_read(int fd, size_t bytes_max, char **ret_text, size_t *ret_bytes);
+
+#endif

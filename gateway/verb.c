@@ -1,0 +1,484 @@
+/* verb.c - tables of verbs and options, and the parser that both feed.
+ *
+ * One table of options for all verbs: --json means the same everywhere, and an option that a verb does not take can be told apart
+ * from one that does not exist. */
+#include "verb.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "limits.h"
+
+enum option_type { TYPE_FLAG, TYPE_TEXT, TYPE_COUNT, TYPE_TIME, TYPE_DECIMAL, TYPE_PRIORITY };
+
+static const struct {
+    const char *name, *value, *help;
+    enum option_type type;
+    uint64_t max;
+} option_table[OPT_COUNT] = {
+    [OPT_JSON] = { "json", NULL, "print JSON, for programs", TYPE_FLAG, 0 },
+    [OPT_NAME] = { "name", "NAME", "a name of your own for the job", TYPE_TEXT, 64 },
+    [OPT_KEY] = { "key", "KEY", "the same key and input again give the same job, not a second one", TYPE_TEXT,
+                  128 },
+    [OPT_MODEL] = { "model", "MODEL", "the model to ask, whatever the lines say", TYPE_TEXT,
+                    NAME_BYTES_MAX - 1 },
+    [OPT_MAX_TOKENS] = { "max-tokens", "N", "longest answer, for lines that name none", TYPE_COUNT,
+                         OUTPUT_TOKENS_MAX },
+    [OPT_PRIORITY] = { "priority", "low|normal|high", "order among your own jobs", TYPE_PRIORITY, 3 },
+    [OPT_DEADLINE] = { "deadline", "TIME", "end the job after this time (90s, 30m, 8h, 2d)", TYPE_TIME,
+                       DEADLINE_MS_MAX },
+    [OPT_ALL] = { "all", NULL, "also jobs that ended more than a day ago", TYPE_FLAG, 0 },
+    [OPT_FOLLOW] = { "follow", NULL, "go on until the job has ended", TYPE_FLAG, 0 },
+    [OPT_ORDERED] = { "ordered", NULL, "in the order of the input, not of the answers", TYPE_FLAG, 0 },
+    [OPT_SYSTEM] = { "system", "TEXT", "system prompt", TYPE_TEXT, 32 << 10 },
+    [OPT_SEED] = { "seed", "N", "seed of the sampling", TYPE_COUNT, UINT64_MAX },
+    [OPT_TEMPERATURE] = { "temperature", "T", "0 is greedy; without it the model's usual 1", TYPE_DECIMAL,
+                          100 },
+    [OPT_SPECIAL] = { "special", NULL, "read special tokens in the text as such", TYPE_FLAG, 0 },
+};
+
+#define BIT(option) (1u << (option))
+
+static const unsigned job_options = BIT(OPT_JSON) | BIT(OPT_NAME) | BIT(OPT_KEY) | BIT(OPT_MODEL) |
+                                    BIT(OPT_MAX_TOKENS) | BIT(OPT_PRIORITY) | BIT(OPT_DEADLINE);
+
+static const struct verb *verb_table(void)
+{
+    static struct verb table[] = {
+        { VERB_HOME, "", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "who you are, your jobs, three examples",
+          NULL },
+        { VERB_HELP, "help", "[VERB]", 0, 1, BIT(OPT_JSON), STDIN_NONE, "this list, or all about one verb",
+          NULL },
+        { VERB_ASK, "ask", "[-] QUESTION...", 0, COMMAND_WORDS_MAX,
+          BIT(OPT_JSON) | BIT(OPT_MODEL) | BIT(OPT_MAX_TOKENS) | BIT(OPT_SYSTEM) | BIT(OPT_SEED) |
+              BIT(OPT_TEMPERATURE),
+          STDIN_MAYBE, "ask one question; standard input is appended to it",
+          "  git diff | ssh box ask 'write the commit message'\n"
+          "Standard input that has not begun after one second is taken to be empty; with - it is waited "
+          "for.\n" },
+        { VERB_SUBMIT, "submit", "", 0, 0, 0, STDIN_FILE,
+          "make a job of the JSON lines on standard input, and print its id",
+          "  ssh box submit --name night <prompts.jsonl\n"
+          "A line is {\"prompt\": \"...\"} or {\"messages\": [...]} with an optional \"id\" and parameters, "
+          "or a line of the OpenAI batch "
+          "format.\nThe id is printed when the whole input is on disk: from then on the job survives "
+          "whatever happens.\n" },
+        { VERB_RUN, "run", "", 0, 0, 0, STDIN_FILE,
+          "submit, then print the answers as they come until the job has ended",
+          "  ssh box run <prompts.jsonl >answers.jsonl\n"
+          "If the connection ends the job goes on: `results JOB --follow` takes up the answers again.\n" },
+        { VERB_STATUS, "status", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
+          "how far a job is; without JOB the last one", NULL },
+        { VERB_LIST, "list", "", 0, 0, BIT(OPT_JSON) | BIT(OPT_ALL), STDIN_NONE, "your jobs, newest first",
+          NULL },
+        { VERB_WATCH, "watch", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
+          "follow a job's progress until it has ended", NULL },
+        { VERB_WAIT, "wait", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
+          "wait for a job's end, silently; the exit code tells it", NULL },
+        { VERB_RESULTS, "results", "[JOB]", 0, 1, BIT(OPT_JSON) | BIT(OPT_FOLLOW) | BIT(OPT_ORDERED),
+          STDIN_NONE, "print the answers there are", NULL },
+        { VERB_ERRORS, "errors", "[JOB]", 0, 1, BIT(OPT_JSON) | BIT(OPT_FOLLOW), STDIN_NONE,
+          "print the lines that failed, and why", NULL },
+        { VERB_CANCEL, "cancel", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE,
+          "end a job; answers there are stay, lines left become errors", NULL },
+        { VERB_DELETE, "delete", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE, "remove an ended job with its files",
+          NULL },
+        { VERB_MODELS, "models", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the models served here", NULL },
+        { VERB_POOL, "pool", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the state of the pool", NULL },
+        { VERB_TOKENIZE, "tokenize", "[TEXT]", 0, 1, BIT(OPT_JSON) | BIT(OPT_MODEL) | BIT(OPT_SPECIAL),
+          STDIN_FILE, "token ids of a text, or of standard input", NULL },
+        { VERB_WHOAMI, "whoami", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the user your key belongs to", NULL },
+        { VERB_VERSION, "version", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the version of the gateway", NULL },
+    };
+    _Static_assert(sizeof table / sizeof table[0] == VERB_COUNT, "one row a verb");
+    table[VERB_SUBMIT].options = table[VERB_RUN].options = job_options;
+    return table;
+}
+
+const struct verb *verb_by_name(const char *name)
+{
+    const struct verb *table = verb_table();
+
+    for (size_t i = 1; i < VERB_COUNT; i++) {
+        if (strcmp(table[i].name, name) == 0)
+            return &table[i];
+    }
+    return NULL;
+}
+
+/* Levenshtein distance, for short words only; long ones count as far. */
+static unsigned edits(const char *a, const char *b)
+{
+    enum { LONG = 24 };
+    size_t na = strlen(a), nb = strlen(b);
+    unsigned row[LONG + 1];
+
+    if (na > LONG || nb > LONG)
+        return LONG;
+    for (size_t j = 0; j <= nb; j++)
+        row[j] = (unsigned)j;
+    for (size_t i = 1; i <= na; i++) {
+        unsigned diagonal = row[0];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= nb; j++) {
+            unsigned change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            unsigned best = change < row[j] + 1 ? change : row[j] + 1;
+            row[j] = best < row[j - 1] + 1 ? best : row[j - 1] + 1;
+        }
+    }
+    return row[nb];
+}
+
+const char *verb_nearest(const char *typed, const char *const *names, size_t n)
+{
+    const char *best = NULL;
+    unsigned best_edits = 3;
+
+    for (size_t i = 0; i < n; i++) {
+        unsigned e = edits(typed, names[i]);
+        if (e < best_edits && e < strlen(names[i])) {
+            best = names[i];
+            best_edits = e;
+        }
+    }
+    return best;
+}
+
+static enum status unknown_verb(const char *typed, struct error *err)
+{
+    const char *names[VERB_COUNT];
+
+    for (size_t i = 0; i < VERB_COUNT; i++)
+        names[i] = verb_table()[i].name;
+    const char *near = verb_nearest(typed, names + 1, VERB_COUNT - 1);
+    if (near != NULL)
+        error_set(err, ERR_INVALID_REQUEST, NULL, "there is no verb \"%.40s\"; did you mean \"%s\"?", typed,
+                  near);
+    else
+        error_set(err, ERR_INVALID_REQUEST, NULL, "there is no verb \"%.40s\"; `help` lists them", typed);
+    return ST_INVALID;
+}
+
+static enum status unknown_option(const struct verb *verb, const char *typed, int option, struct error *err)
+{
+    const char *names[OPT_COUNT];
+    size_t n = 0;
+
+    if (option >= 0) {
+        error_set(err, ERR_INVALID_REQUEST, NULL, "`%s` takes no --%s", verb->name,
+                  option_table[option].name);
+        return ST_INVALID;
+    }
+    for (int i = 0; i < OPT_COUNT; i++) {
+        if (verb->options & BIT(i))
+            names[n++] = option_table[i].name;
+    }
+    const char *near = verb_nearest(typed, names, n);
+    if (near != NULL)
+        error_set(err, ERR_INVALID_REQUEST, NULL, "there is no option --%.40s; did you mean --%s?", typed,
+                  near);
+    else
+        error_set(err, ERR_INVALID_REQUEST, NULL, "there is no option --%.40s; `help %s` lists them", typed,
+                  verb->name);
+    return ST_INVALID;
+}
+
+/* Digits only, no sign, no overflow. */
+static bool parse_count(const char *s, size_t n, uint64_t *ret)
+{
+    uint64_t v = 0;
+
+    if (n == 0)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] < '0' || s[i] > '9' || __builtin_mul_overflow(v, (uint64_t)10, &v) ||
+            __builtin_add_overflow(v, (uint64_t)(s[i] - '0'), &v))
+            return false;
+    }
+    *ret = v;
+    return true;
+}
+
+static bool parse_time_ms(const char *s, uint64_t *ret)
+{
+    static const struct {
+        char unit;
+        uint64_t ms;
+    } units[] = { { 's', 1000 }, { 'm', 60000 }, { 'h', 3600000 }, { 'd', 86400000 } };
+    size_t n = strlen(s);
+
+    if (n < 2)
+        return false;
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        if (s[n - 1] == units[i].unit)
+            return parse_count(s, n - 1, ret) && *ret > 0 && !__builtin_mul_overflow(*ret, units[i].ms, ret);
+    }
+    return false;
+}
+
+static bool parse_decimal_millionths(const char *s, uint64_t *ret)
+{
+    char *end;
+
+    if (s[0] < '0' || s[0] > '9' || strspn(s, "0123456789.") != strlen(s))
+        return false;
+    errno = 0;
+    double v = strtod(s, &end);
+    if (*end != '\0' || errno != 0 || v < 0 || v > 1e6)
+        return false;
+    *ret = (uint64_t)llround(v * 1e6);
+    return true;
+}
+
+static bool parse_priority(const char *s, uint64_t *ret)
+{
+    static const char *const names[] = { "low", "normal", "high" };
+
+    for (size_t i = 0; i < 3; i++) {
+        if (strcmp(s, names[i]) == 0) {
+            *ret = i + 1;
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum status set_option(struct verb_call *call, int option, const char *value, struct error *err)
+{
+    const char *name = option_table[option].name;
+    uint64_t max = option_table[option].max, number = 0;
+    bool ok = true;
+
+    if (call->has[option]) {
+        error_set(err, ERR_INVALID_REQUEST, NULL, "--%s is given twice", name);
+        return ST_INVALID;
+    }
+    switch (option_table[option].type) {
+    case TYPE_FLAG:
+        break;
+    case TYPE_TEXT:
+        ok = value[0] != '\0';
+        number = strlen(value);
+        break;
+    case TYPE_COUNT:
+        ok = parse_count(value, strlen(value), &number) && (number > 0 || option == OPT_SEED);
+        break;
+    case TYPE_TIME:
+        ok = parse_time_ms(value, &number);
+        break;
+    case TYPE_DECIMAL:
+        ok = parse_decimal_millionths(value, &number);
+        max *= 1000000;
+        break;
+    case TYPE_PRIORITY:
+        ok = parse_priority(value, &number);
+        break;
+    }
+    if (!ok) {
+        error_set(err, ERR_INVALID_PARAMETER, name, "--%s wants %s, not \"%.60s\"", name,
+                  option_table[option].value, value);
+        return ST_INVALID;
+    }
+    if (number > max && option_table[option].type == TYPE_TEXT) {
+        error_set(err, ERR_LIMIT_EXCEEDED, name, "--%s has %" PRIu64 " bytes, the limit is %" PRIu64, name,
+                  number, max);
+        return ST_INVALID;
+    }
+    if (number > max) {
+        error_set(err, ERR_LIMIT_EXCEEDED, name, "--%s %.40s is over the limit of %" PRIu64 "%s", name, value,
+                  option == OPT_TEMPERATURE ? max / 1000000 : max, option == OPT_DEADLINE ? " ms" : "");
+        return ST_INVALID;
+    }
+    call->has[option] = true;
+    call->text[option] = value;
+    call->number[option] = number;
+    return ST_OK;
+}
+
+static int option_by_name(const char *name, size_t n)
+{
+    for (int i = 0; i < OPT_COUNT; i++) {
+        if (strlen(option_table[i].name) == n && memcmp(option_table[i].name, name, n) == 0)
+            return i;
+    }
+    return -1;
+}
+
+/* word is "--name" or "--name=value"; next is the word behind it, or NULL.  *ret_used_next: it was the value. */
+static enum status parse_option(struct verb_call *call, const char *word, const char *next,
+                                bool *ret_used_next, struct error *err)
+{
+    const char *name = word + 2, *equals = strchr(name, '=');
+    size_t n = equals != NULL ? (size_t)(equals - name) : strlen(name);
+    int option = option_by_name(name, n);
+    bool used_next = false;
+    const char *value = NULL;
+
+    if (option < 0 || !(call->verb->options & BIT(option))) {
+        char typed[41];
+        snprintf(typed, sizeof typed, "%.*s", (int)(n < 40 ? n : 40), name);
+        return unknown_option(call->verb, typed, option, err);
+    }
+    if (option_table[option].type == TYPE_FLAG) {
+        if (equals != NULL) {
+            error_set(err, ERR_INVALID_REQUEST, NULL, "--%s takes no value", option_table[option].name);
+            return ST_INVALID;
+        }
+    } else if (equals != NULL) {
+        value = equals + 1;
+    } else if (next != NULL) {
+        value = next;
+        used_next = true;
+    } else {
+        error_set(err, ERR_INVALID_REQUEST, NULL, "--%s wants %s", option_table[option].name,
+                  option_table[option].value);
+        return ST_INVALID;
+    }
+    enum status st = set_option(call, option, value, err);
+    if (st == ST_OK)
+        *ret_used_next = used_next;
+    return st;
+}
+
+static enum status parse_words(const struct command_line *line, size_t at, struct verb_call *call,
+                               struct error *err)
+{
+    bool options_end = false;
+    size_t n = 0;
+
+    for (; at < line->n; at++) {
+        const char *word = line->words[at];
+        if (!options_end && strcmp(word, "--") == 0) {
+            options_end = true;
+        } else if (!options_end && strncmp(word, "--", 2) == 0) {
+            bool used_next = false;
+            enum status st = parse_option(call, word, line->words[at + 1], &used_next, err);
+            if (st != ST_OK)
+                return st;
+            at += used_next;
+        } else {
+            call->memory[n++] = line->words[at];
+        }
+    }
+    call->args = call->memory;
+    call->n_args = n;
+    if (n < call->verb->args_min || n > call->verb->args_max) {
+        error_set(err, ERR_INVALID_REQUEST, NULL,
+                  n < call->verb->args_min ? "`%s` wants %s" : "too many words: `%s` takes %s",
+                  call->verb->name, call->verb->args[0] != '\0' ? call->verb->args : "options only");
+        return ST_INVALID;
+    }
+    return ST_OK;
+}
+
+enum status verb_parse(const struct command_line *line, struct verb_call *ret_call, struct error *err)
+{
+    struct verb_call call = { .verb = &verb_table()[VERB_HOME] };
+    size_t at = 0;
+
+    if (line->n > 0 && strcmp(line->words[0], "--json") != 0) {
+        const char *name = line->words[0];
+        if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
+            name = "help";
+        if (strcmp(name, "--version") == 0)
+            name = "version";
+        call.verb = verb_by_name(name);
+        if (call.verb == NULL)
+            return unknown_verb(name, err);
+        at = 1;
+    }
+    call.memory = calloc(line->n + 1, sizeof *call.memory);
+    if (call.memory == NULL) {
+        error_set(err, ERR_INTERNAL, NULL, "out of memory");
+        return ST_NOMEM;
+    }
+    enum status st = parse_words(line, at, &call, err);
+    if (st == ST_OK)
+        *ret_call = call;
+    else
+        verb_call_deinit(&call);
+    return st;
+}
+
+void verb_call_deinit(struct verb_call *call)
+{
+    free(call->memory);
+    *call = (struct verb_call){ 0 };
+}
+
+static void help_of_all(FILE *out)
+{
+    fprintf(out, "Usage: ssh HOST VERB [OPTIONS]\n\n");
+    for (size_t i = 1; i < VERB_COUNT; i++) {
+        const struct verb *v = &verb_table()[i];
+        char head[64];
+        snprintf(head, sizeof head, "%s %s", v->name, v->args);
+        fprintf(out, "  %-22s %s\n", head, v->summary);
+    }
+    fprintf(out, "\nJOB is an id, its beginning, a name, or `last`.  `help VERB` tells more.  Every verb "
+                 "takes --json.\n"
+                 "Exit codes: 0 ok, 1 some lines failed, 2 usage, 3 not found, 4 refused, 5 pool "
+                 "unreachable, 6 job was\n"
+                 "cancelled, expired or failed, 7 request failed, 8 internal error, 130 interrupted.\n");
+}
+
+char *verb_help(const struct verb *verb)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+
+    if (out == NULL)
+        return NULL;
+    if (verb == NULL) {
+        help_of_all(out);
+    } else {
+        fprintf(out, "%s %s\n  %s\n", verb->name, verb->args, verb->summary);
+        if (verb->options != 0)
+            fprintf(out, "\n");
+        for (int i = 0; i < OPT_COUNT; i++) {
+            char head[64];
+            if (!(verb->options & BIT(i)))
+                continue;
+            snprintf(head, sizeof head, "--%s%s%s", option_table[i].name, option_table[i].value ? " " : "",
+                     option_table[i].value ? option_table[i].value : "");
+            fprintf(out, "  %-28s %s\n", head, option_table[i].help);
+        }
+        if (verb->details != NULL)
+            fprintf(out, "\n%s", verb->details);
+    }
+    if (fclose(out) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+enum exit_code verb_exit_of(enum error_code code)
+{
+    switch (code) {
+    case ERR_NONE:
+        return EXIT_OK;
+    case ERR_NOT_FOUND:
+        return EXIT_NOT_FOUND;
+    case ERR_UNREACHABLE:
+    case ERR_NO_WORKER:
+    case ERR_SHUTTING_DOWN:
+        return EXIT_UNREACHABLE;
+    case ERR_DEADLINE_EXCEEDED:
+    case ERR_CANCELLED:
+    case ERR_SLOW_READER:
+    case ERR_WORKER_KILLER:
+        return EXIT_REQUEST_FAILED;
+    case ERR_INTERNAL:
+    case ERR_MALFORMED_MESSAGE:
+    case ERR_VERSION_MISMATCH:
+        return EXIT_INTERNAL;
+    default:
+        return EXIT_REFUSED;
+    }
+}
