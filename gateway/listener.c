@@ -1,0 +1,635 @@
+/* listener.c - (a): accepts connections and starts a process for each; starts (b) again when it dies.
+ *
+ * It never reads a byte from the network and knows no user.  It holds the host keys in a sealed memfd that every
+ * connection process reads once.  A connection that has not logged in is in `startups`; (b), which alone knows who has, says so
+ * over the control socket.  Its own copy of a socket is kept until then, to ask the kernel how much has come (TCP_INFO) when one
+ * has to make room.  Children are known by pid and reaped from a signalfd; nothing is done in a signal handler. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <linux/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "gateway.h"
+#include "host_keys.h"
+#include "log.h"
+#include "sandbox.h"
+#include "startups.h"
+
+enum { LISTEN_SOCKETS_MAX = 16, BACKLOG = 512, STOP_MS_MAX = 15000, RESTART_MS_MAX = 10000 };
+
+struct child {
+    uint64_t number; /* of the connection; 0: free slot */
+    pid_t pid;
+    int sock; /* our copy of its TCP socket while it has not logged in; -1 */
+};
+
+struct listener {
+    int sockets[LISTEN_SOCKETS_MAX];
+    size_t n_sockets;
+    unsigned port;
+    int signals, control, kit;
+    pid_t jobs;
+    uint64_t jobs_restart_ns, jobs_restart_ms; /* when to start it again; the pause doubles */
+    bool jobs_ready, announced, stopping;
+    uint64_t stop_ns;
+    int ready_fd;
+    uint64_t next_number;
+    struct startups startups;
+    struct child children[CONNECTIONS_MAX];
+    size_t n_children;
+    int argc;
+    char *const *argv;
+};
+
+/* --- starting children ------------------------------------------------------------------------- */
+
+/* In a forked child: put descriptors at their places (fds[i] at 3 + i) and become another process of this program.
+ * Only async-signal-safe calls: there are no threads here, but it costs nothing. */
+static _Noreturn void become(const int *fds, int n_fds, char *const *argv)
+{
+    sigset_t none;
+    int high[4];
+
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    for (int i = 0; i < n_fds;
+         i++) { /* first out of the way, so that no place is overwritten that is still needed */
+        high[i] = fcntl(fds[i], F_DUPFD, 64);
+        if (high[i] < 0)
+            _exit(126);
+    }
+    for (int i = 0; i < n_fds; i++) {
+        if (dup2(high[i], 3 + i) < 0)
+            _exit(126);
+        close(high[i]);
+    }
+    execv("/proc/self/exe", argv);
+    _exit(127);
+}
+
+static enum status start_jobs(struct listener *l)
+{
+    int pair[2];
+    char **argv = calloc((size_t)l->argc + 2, sizeof *argv);
+
+    if (argv == NULL || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+        free(argv);
+        return ST_SYSTEM;
+    }
+    argv[0] = l->argv[0];
+    argv[1] = (char *)(uintptr_t) "jobs-process";
+    for (int i = 1; i < l->argc; i++)
+        argv[i + 1] = l->argv[i];
+    pid_t pid = fork();
+    if (pid == 0)
+        become(&pair[1], 1, argv);
+    free(argv);
+    close(pair[1]);
+    if (pid < 0) {
+        close(pair[0]);
+        return ST_SYSTEM;
+    }
+    fcntl(pair[0], F_SETFL, O_NONBLOCK);
+    l->jobs = pid;
+    l->control = pair[0];
+    l->jobs_ready = false;
+    return ST_OK;
+}
+
+static pid_t start_connection(int kit, int sock, int door, const char *peer)
+{
+    char title[96];
+
+    snprintf(title, sizeof title, "weir-gateway: %s", peer);
+    pid_t pid = fork();
+    if (pid == 0) {
+        char *argv[] = { title, (char *)(uintptr_t) "connection-process", title + strlen("weir-gateway: "),
+                         NULL };
+        become((int[]){ sock, door, kit }, 3, argv);
+    }
+    return pid;
+}
+
+static enum status make_kit(const struct config *c, const struct host_keys *keys, int *ret_fd)
+{
+    uint8_t buffer[64 << 10];
+    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    int fd = memfd_create("weir-kit", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    door_put_str(&w, span_str(keys->ed25519));
+    door_put_str(&w, span_str(keys->rsa));
+    door_put_u32(&w, (uint32_t)(config_u64(c, "login-grace") / 1000));
+    door_put_u32(&w, (uint32_t)log_level_from_name(config_string(c, "log-level")));
+    bool ok = fd >= 0 && !w.failed && write(fd, w.at, w.n) == (ssize_t)w.n &&
+              fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0;
+    explicit_bzero(buffer, sizeof buffer);
+    if (!ok) {
+        if (fd >= 0)
+            close(fd);
+        return ST_SYSTEM;
+    }
+    *ret_fd = fd;
+    return ST_OK;
+}
+
+/* --- listening --------------------------------------------------------------------------------- */
+
+static enum status listen_on(struct listener *l, const char *address, unsigned port, struct error *err)
+{
+    char service[8];
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
+                              .ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV },
+                    *a = NULL;
+    enum status st = ST_SYSTEM;
+    const int on = 1, off = 0;
+    int fd = -1;
+
+    snprintf(service, sizeof service, "%u", port);
+    if (getaddrinfo(address, service, &hints, &a) != 0) {
+        error_set(err, ERR_INVALID_PARAMETER, "listen", "--listen wants an IP address, not \"%s\"", address);
+        return ST_INVALID;
+    }
+    fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        goto out;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (a->ai_family == AF_INET6) /* "::" also takes IPv4; any other IPv6 address is itself only */
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, strcmp(address, "::") == 0 ? &off : &on, sizeof on);
+    if (bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0)
+        goto out;
+    struct sockaddr_storage bound;
+    socklen_t bytes = sizeof bound;
+    if (getsockname(fd, (struct sockaddr *)&bound, &bytes) != 0)
+        goto out;
+    l->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                                : ((struct sockaddr_in *)&bound)->sin_port);
+    l->sockets[l->n_sockets++] = fd;
+    fd = -1;
+    st = ST_OK;
+out:
+    if (st != ST_OK)
+        error_set(err, ERR_INTERNAL, "listen", "cannot listen on %s port %u: %s", address, port,
+                  strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    freeaddrinfo(a);
+    return st;
+}
+
+static enum status listen_everywhere(struct listener *l, const struct config *c, struct error *err)
+{
+    const char *const *addresses;
+    size_t n = config_list(c, "listen", &addresses);
+    unsigned port = (unsigned)config_u64(c, "ssh-port");
+
+    if (n > LISTEN_SOCKETS_MAX) {
+        error_set(err, ERR_LIMIT_EXCEEDED, "listen", "%zu addresses to listen on, the limit is %d", n,
+                  LISTEN_SOCKETS_MAX);
+        return ST_LIMIT;
+    }
+    if (n == 0) /* machines without IPv6 have no "::" */
+        return listen_on(l, "::", port, err) == ST_OK ? ST_OK : listen_on(l, "0.0.0.0", port, err);
+    for (size_t i = 0; i < n; i++) {
+        enum status st = listen_on(l, addresses[i], port, err);
+        if (st != ST_OK)
+            return st;
+        port = l->port; /* a free port is chosen once, for all addresses */
+    }
+    return ST_OK;
+}
+
+/* --- connections ------------------------------------------------------------------------------- */
+
+static struct child *child_by_number(struct listener *l, uint64_t number)
+{
+    for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
+        if (l->children[i].number == number)
+            return &l->children[i];
+    }
+    return NULL;
+}
+
+static void drop_socket(struct child *c)
+{
+    if (c->sock >= 0)
+        close(c->sock);
+    c->sock = -1;
+}
+
+/* Kill a connection that has not logged in.  Its slot is free when it has been reaped. */
+static void drop_startup(struct listener *l, uint64_t number, const char *reason)
+{
+    struct child *c = child_by_number(l, number);
+
+    startups_remove(&l->startups, number);
+    if (c == NULL)
+        return;
+    log_info("drop", "connection=%" PRIu64 " reason=%s", number, reason);
+    kill(c->pid, SIGKILL);
+    drop_socket(c);
+}
+
+static void count_received(struct listener *l)
+{
+    for (size_t i = 0; i < l->startups.max; i++) {
+        struct startup *s = &l->startups.list[i];
+        struct child *c = s->number != 0 ? child_by_number(l, s->number) : NULL;
+        struct tcp_info info = { 0 };
+        socklen_t bytes = sizeof info;
+        if (c != NULL && c->sock >= 0 && getsockopt(c->sock, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0)
+            s->bytes_received = info.tcpi_bytes_received;
+    }
+}
+
+/* Address for the log, and as the source that limits count by. */
+static void describe_peer(const struct sockaddr_storage *from, char *peer, size_t peer_bytes,
+                          uint8_t source[16])
+{
+    char text[INET6_ADDRSTRLEN] = "?";
+    unsigned port = 0;
+
+    memset(source, 0, 16);
+    if (from->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)from;
+        port = ntohs(in6->sin6_port);
+        if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
+            inet_ntop(AF_INET, &in6->sin6_addr.s6_addr[12], text, sizeof text);
+            memcpy(source, &in6->sin6_addr, 16);
+        } else {
+            inet_ntop(AF_INET6, &in6->sin6_addr, text, sizeof text);
+            memcpy(source, &in6->sin6_addr, 8); /* one customer has a /64 */
+        }
+    } else if (from->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)from;
+        port = ntohs(in->sin_port);
+        inet_ntop(AF_INET, &in->sin_addr, text, sizeof text);
+        source[10] = source[11] = 0xff;
+        memcpy(&source[12], &in->sin_addr, 4);
+    }
+    snprintf(peer, peer_bytes, "%s:%u", text, port);
+}
+
+static void tune_socket(int sock)
+{
+    const int on = 1, idle = 60, interval = 20, count = 6;
+    const unsigned user_timeout_ms =
+        180000; /* a peer that is gone without a word holds a process no longer */
+
+    setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(sock, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(sock, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(sock, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(sock, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+    setsockopt(sock, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
+}
+
+static void make_room(struct listener *l, const uint8_t source[16])
+{
+    uint32_t dice = 0;
+
+    count_received(l);
+    if (getrandom(&dice, sizeof dice, 0) != sizeof dice)
+        dice = 0;
+    int victim = startups_victim(&l->startups, source, dice);
+    if (victim >= 0)
+        drop_startup(l, l->startups.list[victim].number, "room");
+}
+
+/* Announce a connection to (b), which gets its end of the door.  ST_OK, or anything: (b) is not there. */
+static enum status announce(struct listener *l, uint64_t number, const char *peer, int door)
+{
+    uint8_t buffer[256];
+    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+
+    if (l->control < 0)
+        return ST_GONE;
+    door_put_u64(&w, number);
+    door_put_str(&w, span_str(peer));
+    return door_send(l->control,
+                     &(struct door_message){ .type = DOOR_CONNECTION, .body = door_written(&w), .fd = door });
+}
+
+static void on_accepted(struct listener *l, int sock, const struct sockaddr_storage *from)
+{
+    char peer[80];
+    uint8_t source[16];
+    int pair[2] = { -1, -1 };
+    struct child *slot = child_by_number(l, 0);
+
+    describe_peer(from, peer, sizeof peer, source);
+    if (slot == NULL) {
+        log_warn("refused", "peer=%s reason=connections limit=%d", peer, CONNECTIONS_MAX);
+        goto out;
+    }
+    make_room(l, source);
+    tune_socket(sock);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+        goto out;
+    fcntl(sock, F_SETFL, fcntl(sock, F_GETFL) & ~O_NONBLOCK);
+    uint64_t number = l->next_number++;
+    if (announce(l, number, peer, pair[0]) != ST_OK) {
+        log_warn("refused", "peer=%s reason=jobs_process", peer);
+        goto out;
+    }
+    pid_t pid = start_connection(l->kit, sock, pair[1], peer);
+    if (pid < 0) {
+        log_error("fork", "error=%d", errno);
+        goto out;
+    }
+    *slot = (struct child){ .number = number, .pid = pid, .sock = sock };
+    l->n_children++;
+    startups_add(&l->startups, number, source, clock_now_ns());
+    log_debug("connection", "connection=%" PRIu64 " peer=%s pid=%d", number, peer, (int)pid);
+    sock = -1;
+out:
+    if (sock >= 0)
+        close(sock);
+    if (pair[0] >= 0) {
+        close(pair[0]);
+        close(pair[1]);
+    }
+}
+
+static void accept_some(struct listener *l, int listening)
+{
+    for (int i = 0; i < 64; i++) { /* then the other descriptors have a turn */
+        struct sockaddr_storage from = { 0 };
+        socklen_t bytes = sizeof from;
+        int sock = accept4(listening, (struct sockaddr *)&from, &bytes, SOCK_CLOEXEC);
+        if (sock < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
+                log_error("accept", "error=%d", errno);
+            return;
+        }
+        on_accepted(l, sock, &from);
+    }
+}
+
+/* --- children and signals ---------------------------------------------------------------------- */
+
+static void on_jobs_ended(struct listener *l, int status)
+{
+    l->jobs = 0;
+    if (l->control >= 0)
+        close(l->control);
+    l->control = -1;
+    if (l->stopping)
+        return;
+    /* its connection processes see their doors close and end by themselves */
+    l->jobs_restart_ms = l->jobs_ready                             ? 100
+                         : l->jobs_restart_ms * 2 > RESTART_MS_MAX ? RESTART_MS_MAX
+                                                                   : l->jobs_restart_ms * 2;
+    l->jobs_restart_ns = clock_now_ns() + l->jobs_restart_ms * 1000000;
+    log_error("jobs_ended", "signal=%d exit=%d restart_ms=%" PRIu64,
+              WIFSIGNALED(status) ? WTERMSIG(status) : 0, WIFEXITED(status) ? WEXITSTATUS(status) : 0,
+              l->jobs_restart_ms);
+    if (!l->announced) { /* it never worked: the reason is in the log, and trying again will not help */
+        l->stopping = true;
+        l->stop_ns = clock_now_ns();
+    }
+}
+
+static void reap(struct listener *l)
+{
+    int status;
+    pid_t pid;
+
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        if (pid == l->jobs) {
+            on_jobs_ended(l, status);
+            continue;
+        }
+        for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
+            struct child *c = &l->children[i];
+            if (c->number == 0 || c->pid != pid)
+                continue;
+            if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL && WTERMSIG(status) != SIGTERM)
+                log_warn("connection_died", "connection=%" PRIu64 " signal=%d", c->number, WTERMSIG(status));
+            startups_remove(&l->startups, c->number);
+            drop_socket(c);
+            c->number = 0;
+            l->n_children--;
+        }
+    }
+}
+
+static void begin_stop(struct listener *l)
+{
+    if (l->stopping)
+        return;
+    log_info("stop", "connections=%zu", l->n_children);
+    l->stopping = true;
+    l->stop_ns = clock_now_ns();
+    for (size_t i = 0; i < l->n_sockets; i++)
+        close(l->sockets[i]);
+    l->n_sockets = 0;
+    if (l->jobs > 0)
+        kill(l->jobs,
+             SIGTERM); /* it commits what has come and closes the doors; connection processes follow */
+}
+
+static void on_signals(struct listener *l)
+{
+    struct signalfd_siginfo info;
+
+    while (read(l->signals, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGCHLD)
+            reap(l);
+        else if (info.ssi_signo == SIGHUP && l->jobs > 0)
+            kill(l->jobs, SIGHUP);
+        else if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT)
+            begin_stop(l);
+    }
+}
+
+static void say_ready(struct listener *l)
+{
+    char line[64];
+    int n = snprintf(line, sizeof line, "ready ssh_port=%u\n", l->port);
+
+    l->announced = true;
+    if (write(STDERR_FILENO, line, (size_t)n) != n)
+        log_warn("ready", "stderr=closed");
+    if (l->ready_fd >= 0) {
+        if (write(l->ready_fd, line, (size_t)n) != n)
+            log_warn("ready", "ready_fd=closed");
+        close(l->ready_fd);
+        l->ready_fd = -1;
+    }
+}
+
+static void on_control(struct listener *l)
+{
+    uint8_t buffer[DOOR_PACKET_BYTES];
+    struct door_message m;
+
+    while (door_receive(l->control, buffer, &m) == ST_OK) {
+        struct door_reader r = { .left = m.body };
+        if (m.fd >= 0)
+            close(m.fd);
+        if (m.type == DOOR_READY) {
+            l->jobs_ready = true;
+            l->jobs_restart_ms = 100;
+            if (!l->announced)
+                say_ready(l);
+        } else if (m.type == DOOR_LOGGED_IN) {
+            uint64_t number = door_get_u64(&r);
+            struct child *c = door_read_all(&r) && number != 0 ? child_by_number(l, number) : NULL;
+            if (c != NULL) {
+                startups_remove(&l->startups, number);
+                drop_socket(c);
+            }
+        }
+    }
+}
+
+/* --- the loop ---------------------------------------------------------------------------------- */
+
+static int next_timeout_ms(const struct listener *l, uint64_t now)
+{
+    uint64_t next = startups_next_ns(&l->startups);
+
+    if (l->jobs == 0 && !l->stopping && l->jobs_restart_ns < next)
+        next = l->jobs_restart_ns;
+    if (l->stopping && l->stop_ns + STOP_MS_MAX * 1000000ull < next)
+        next = l->stop_ns + STOP_MS_MAX * 1000000ull;
+    if (next == UINT64_MAX)
+        return -1;
+    if (next <= now)
+        return 0;
+    return next - now > 60000000000 ? 60000 : (int)((next - now) / 1000000) + 1;
+}
+
+static void on_time(struct listener *l)
+{
+    uint64_t now = clock_now_ns(), number;
+
+    while ((number = startups_overdue(&l->startups, now)) != 0)
+        drop_startup(l, number, "login_grace");
+    if (l->jobs == 0 && !l->stopping && now >= l->jobs_restart_ns && start_jobs(l) != ST_OK)
+        l->jobs_restart_ns = now + RESTART_MS_MAX * 1000000ull;
+    if (l->stopping && now - l->stop_ns >= STOP_MS_MAX * 1000000ull) {
+        log_error("stop", "overdue=%zu", l->n_children);
+        if (l->jobs > 0)
+            kill(l->jobs, SIGKILL);
+        for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
+            if (l->children[i].number != 0)
+                kill(l->children[i].pid, SIGKILL);
+        }
+        l->stop_ns = now;
+    }
+}
+
+static void loop(struct listener *l)
+{
+    while (!l->stopping || l->jobs > 0 || l->n_children > 0) {
+        struct pollfd fds[LISTEN_SOCKETS_MAX + 2];
+        size_t n = 0;
+        fds[n++] = (struct pollfd){ .fd = l->signals, .events = POLLIN };
+        fds[n++] = (struct pollfd){ .fd = l->control, .events = POLLIN }; /* -1 is skipped */
+        for (size_t i = 0; i < l->n_sockets; i++)
+            fds[n++] = (struct pollfd){ .fd = l->sockets[i],
+                                        .events = l->n_children < CONNECTIONS_MAX ? POLLIN : 0 };
+        if (poll(fds, n, next_timeout_ms(l, clock_now_ns())) < 0 && errno != EINTR) {
+            log_error("poll", "error=%d", errno);
+            return;
+        }
+        if (fds[1].revents && l->control >= 0)
+            on_control(l);
+        for (size_t i = 2; i < n && !l->stopping; i++) {
+            if (fds[i].revents)
+                accept_some(l, fds[i].fd);
+        }
+        if (fds[0].revents)
+            on_signals(l);
+        on_time(l);
+    }
+}
+
+static enum status prepare(struct listener *l, const struct config *c, const struct gateway_places *places,
+                           struct error *err)
+{
+    struct host_keys keys;
+    sigset_t set;
+
+    if (l->startups.free > l->startups.max) {
+        error_set(err, ERR_INVALID_PARAMETER, "startups-free",
+                  "--startups-free must be at most --startups-max");
+        return ST_INVALID;
+    }
+    enum status st = paths_make_private(places->state_dir, 0750, err);
+    if (st != ST_OK)
+        return st;
+    st = host_keys_load(places->state_dir, &keys, err);
+    if (st != ST_OK)
+        return st;
+    st = make_kit(c, &keys, &l->kit);
+    host_keys_deinit(&keys);
+    if (st != ST_OK) {
+        error_set(err, ERR_INTERNAL, NULL, "cannot make the memfd of the host keys: %s", strerror(errno));
+        return st;
+    }
+    st = listen_everywhere(l, c, err);
+    if (st != ST_OK)
+        return st;
+    sigemptyset(&set);
+    for (size_t i = 0; i < 4; i++)
+        sigaddset(&set, (int[]){ SIGCHLD, SIGTERM, SIGINT, SIGHUP }[i]);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    l->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    st = l->signals >= 0 ? start_jobs(l) : ST_SYSTEM;
+    if (st != ST_OK)
+        error_set(err, ERR_INTERNAL, NULL, "cannot start the jobs process: %s", strerror(errno));
+    return st;
+}
+
+int listener_run(const struct config *c, const struct gateway_places *places, int argc, char *const *argv)
+{
+    struct error err;
+    struct listener *l = calloc(1, sizeof *l);
+
+    if (l == NULL)
+        return EXIT_FAILURE;
+    l->argc = argc;
+    l->argv = argv;
+    l->control = l->kit = l->signals = -1;
+    l->next_number = 1;
+    l->jobs_restart_ms = 100;
+    l->ready_fd = config_is_set(c, "ready-fd") ? (int)config_u64(c, "ready-fd") : -1;
+    if (l->ready_fd >= 0)
+        fcntl(l->ready_fd, F_SETFD, FD_CLOEXEC);
+    l->startups.free = (uint32_t)config_u64(c, "startups-free");
+    l->startups.percent = (uint32_t)config_u64(c, "startups-percent");
+    l->startups.max = (uint32_t)config_u64(c, "startups-max");
+    l->startups.per_source = (uint32_t)config_u64(c, "startups-per-source");
+    l->startups.grace_ns = config_u64(c, "login-grace") * 1000000;
+    for (size_t i = 0; i < CONNECTIONS_MAX; i++)
+        l->children[i].sock = -1;
+    sandbox_undumpable();
+    if (prepare(l, c, places, &err) != ST_OK) {
+        log_error("start", "%s", err.message);
+        fprintf(stderr, "weir-gateway: %s\n", err.message);
+        free(l);
+        return EXIT_FAILURE;
+    }
+    loop(l);
+    bool ok = l->announced;
+    log_info("stopped", "clean=%d", ok);
+    free(l);
+    return ok ? EXIT_SUCCESS : EXIT_FAILURE;
+}
