@@ -1,0 +1,32 @@
+/* verb_job.h - what the verbs in (c) share: handlers of each, and printing of jobs. */
+#ifndef VERB_JOB_H
+#define VERB_JOB_H
+
+#include <jansson.h>
+
+#include "talk.h"
+
+extern const struct verb_handler verb_help_handler, verb_version_handler, verb_whoami_handler, verb_home_handler, verb_pool_handler,
+    verb_tokenize_handler, verb_ask_handler, verb_submit_handler, verb_run_handler, verb_status_handler, verb_list_handler,
+    verb_watch_handler, verb_wait_handler, verb_results_handler, verb_change_handler;
+
+/* Read the text of a reply as JSON.  NULL: the talk has been failed. */
+json_t *job_reply_json(struct talk *t, struct door_reader *r, int fd);
+
+/* A table of jobs for people; at most so many lines. */
+void job_print_list(struct talk *t, const json_t *jobs, size_t n_max);
+/* "1,234 of 5,000 lines, 3 failed, in_progress" */
+void job_print_progress(struct talk *t, const json_t *job);
+/* The exit code that tells how a job ended; EXIT_OK while it runs. */
+enum exit_code job_exit_of(const json_t *job);
+
+/* Print the answers of a job from the first on, until it has ended; then finish with its exit code.  The verb's reply and drained
+ * must be these. */
+void job_follow_output(struct talk *t, const char *id);
+void job_stream_reply(struct talk *t, struct door_reader *r, int fd);
+void job_stream_drained(struct talk *t);
+
+/* ["JOB"] as given on the command line, else "last". */
+const char *job_argument(const struct talk *t);
+
+#endif

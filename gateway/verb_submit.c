@@ -1,0 +1,178 @@
+/* verb_submit.c - submit and run: standard input goes into a file that (b) has opened, and becomes a job when all of it is on disk.
+ *
+ * This process writes the file and syncs it, a part at a time while it comes, so that the last sync is short; (b) then checks
+ * what is really there.  `run` goes on as `results --follow`. */
+#include "verb_job.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "connection.h"
+#include "limits.h"
+
+enum { SYNC_BYTES = 16 << 20 };
+enum stage { STAGE_BEGIN, STAGE_UPLOAD, STAGE_CHECK }; /* then those of verb_job.c */
+
+static struct span option_text(const struct talk *t, enum verb_option o)
+{
+    return t->call.has[o] ? span_str(t->call.text[o]) : span_of("", 0);
+}
+
+static void start_submit(struct talk *t)
+{
+    uint8_t buffer[2048];
+    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct door_submit s = { .name = option_text(t, OPT_NAME),
+                             .key = option_text(t, OPT_KEY),
+                             .model = option_text(t, OPT_MODEL),
+                             .max_tokens = (uint32_t)t->call.number[OPT_MAX_TOKENS],
+                             .priority = (uint32_t)t->call.number[OPT_PRIORITY],
+                             .deadline_ms = t->call.number[OPT_DEADLINE] };
+
+    t->stage = STAGE_BEGIN;
+    door_put_submit(&w, &s);
+    talk_ask(t, DOOR_SUBMIT, &w, -1);
+}
+
+static void write_failed(struct talk *t, int error)
+{
+    struct error err;
+
+    error_set(&err, error == ENOSPC || error == EDQUOT ? ERR_LIMIT_EXCEEDED : ERR_INTERNAL, NULL,
+              "the input cannot be written to disk: %s; nothing was submitted", strerror(error));
+    talk_fail(t, &err);
+}
+
+static void write_input(struct talk *t, struct span data)
+{
+    while (data.n > 0) {
+        ssize_t n = write(t->spool_fd, data.at, data.n);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            write_failed(t, n < 0 ? errno : EIO);
+            return;
+        }
+        data = span_of(data.at + n, data.n - (size_t)n);
+        t->output_bytes += (size_t)n;
+    }
+    if (t->output_bytes - t->synced_bytes >= SYNC_BYTES) {
+        if (fdatasync(t->spool_fd) != 0)
+            write_failed(t, errno);
+        t->synced_bytes = t->output_bytes;
+    }
+}
+
+static void upload_end(struct talk *t)
+{
+    uint8_t buffer[16];
+    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+
+    if (fsync(t->spool_fd) != 0) {
+        write_failed(t, errno);
+        return;
+    }
+    close(t->spool_fd);
+    t->spool_fd = -1;
+    t->stage = STAGE_CHECK;
+    door_put_u64(&w, t->output_bytes);
+    talk_ask(t, DOOR_SUBMIT_END, &w, -1);
+}
+
+static void submit_input(struct talk *t, struct span data)
+{
+    struct error err;
+
+    if (t->input_bytes > JOB_BYTES_MAX) {
+        error_set(&err, ERR_LIMIT_EXCEEDED, NULL,
+                  "the input is over the limit of %d bytes; nothing was submitted", JOB_BYTES_MAX);
+        talk_fail(t, &err);
+    } else if (t->stage == STAGE_UPLOAD) {
+        write_input(t, data);
+    } else if (t->stage == STAGE_BEGIN && !talk_keep_early(t, data)) {
+        t->gone = true; /* more than the window before the file is open: it does not keep to the rules */
+    }
+}
+
+static void submit_input_end(struct talk *t)
+{
+    if (t->stage == STAGE_UPLOAD)
+        upload_end(t);
+}
+
+static void on_spool(struct talk *t, struct door_reader *r, int fd)
+{
+    struct error err;
+
+    t->spool_fd = fd >= 0 ? dup(fd) : -1;
+    if (!door_read_all(r) || t->spool_fd < 0) {
+        error_set(&err, ERR_INTERNAL, NULL, "the job store gave no file for the input");
+        talk_fail(t, &err);
+        return;
+    }
+    t->stage = STAGE_UPLOAD;
+    write_input(t, span_of(t->early.at, t->early.n));
+    t->early.n = 0;
+    if (t->input_end_told && !t->finished)
+        upload_end(t);
+}
+
+static void on_job(struct talk *t, struct door_reader *r, int fd)
+{
+    json_t *job = job_reply_json(t, r, fd);
+    const char *id = json_string_value(json_object_get(job, "id"));
+
+    if (job == NULL)
+        return;
+    if (t->call.verb->id == VERB_RUN) {
+        talk_print_error(t, "job %s\n", id);
+        t->output_bytes = 0;
+        job_follow_output(t, id);
+        t->input_bytes = 0;
+    } else {
+        char *text = t->call.has[OPT_JSON] ? json_dumps(job, JSON_COMPACT) : NULL;
+        talk_print(t, "%s\n", text != NULL ? text : id);
+        free(text);
+        talk_finish(t, EXIT_OK);
+    }
+    json_decref(job);
+}
+
+static void submit_reply(struct talk *t, struct door_reader *r, int fd)
+{
+    if (t->stage == STAGE_BEGIN)
+        on_spool(t, r, fd);
+    else if (t->stage == STAGE_CHECK)
+        on_job(t, r, fd);
+    else
+        job_stream_reply(t, r, fd);
+}
+
+static void run_drained(struct talk *t)
+{
+    job_stream_drained(t);
+}
+
+static void submit_interrupt(struct talk *t)
+{
+    if (t->stage <= STAGE_CHECK)
+        talk_print_error(t, "\nNothing was submitted.\n");
+    else
+        talk_print_error(
+            t, "\nThe job goes on.  `results %s --follow` takes up the answers, `cancel %s` ends it.\n",
+            t->job, t->job);
+}
+
+const struct verb_handler verb_submit_handler = { .start = start_submit,
+                                                  .reply = submit_reply,
+                                                  .input = submit_input,
+                                                  .input_end = submit_input_end,
+                                                  .interrupt = submit_interrupt };
+const struct verb_handler verb_run_handler = { .start = start_submit,
+                                               .reply = submit_reply,
+                                               .input = submit_input,
+                                               .input_end = submit_input_end,
+                                               .drained = run_drained,
+                                               .interrupt = submit_interrupt };
