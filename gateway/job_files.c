@@ -1,0 +1,233 @@
+/* job_files.c - making, finding and removing the files of jobs.  See job_files.h for the layout. */
+#include "job_files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#ifndef CIFS_SUPER_MAGIC
+#define CIFS_SUPER_MAGIC 0xff534d42
+#endif
+
+static const char *const file_names[] = { "input.jsonl", "output.jsonl", "errors.jsonl" };
+
+static enum status failed(const char *what)
+{
+    log_error("files", "what=%s error=%d text=\"%s\"", what, errno, strerror(errno));
+    return ST_SYSTEM;
+}
+
+/* Make a folder if it is missing, and open it. */
+static int open_folder(int at, const char *name)
+{
+    if (mkdirat(at, name, 0700) == 0) {
+        if (fsync(at) != 0)
+            return -1;
+    } else if (errno != EEXIST) {
+        return -1;
+    }
+    return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static enum status check_file_system(int fd, const char *path, struct error *err)
+{
+    static const struct {
+        long magic;
+        const char *name;
+    } remote[] = { { 0x6969, "NFS" },      { (long)CIFS_SUPER_MAGIC, "CIFS" },
+                   { 0xfe534d42, "SMB2" }, { 0x517b, "SMB" },
+                   { 0x01021997, "9p" },   { 0x6b414653, "AFS" },
+                   { 0x47504653, "GPFS" }, { 0x0bd00bd0, "Lustre" } };
+    struct statfs s;
+
+    if (fstatfs(fd, &s) != 0)
+        return failed("fstatfs");
+    for (size_t i = 0; i < sizeof remote / sizeof remote[0]; i++) {
+        if ((unsigned)s.f_type == (unsigned)remote[i].magic) {
+            error_set(err, ERR_INVALID_PARAMETER, "state-dir",
+                      "%s is on a network file system (%s), where neither locks nor syncs can be relied on; "
+                      "use a local disk",
+                      path, remote[i].name);
+            return ST_UNSUPPORTED;
+        }
+    }
+    return ST_OK;
+}
+
+static void empty_spool(int spool_fd)
+{
+    int copy = dup(spool_fd);
+    DIR *d = copy >= 0 ? fdopendir(copy) : NULL;
+    struct dirent *e;
+
+    while (d != NULL && (e = readdir(d)) != NULL) {
+        if (e->d_name[0] != '.')
+            unlinkat(spool_fd, e->d_name, 0);
+    }
+    if (d != NULL)
+        closedir(d);
+    else if (copy >= 0)
+        close(copy);
+}
+
+enum status job_files_open(const char *state_dir, struct job_files *ret_files, struct error *err)
+{
+    struct job_files f = { .state_fd = -1, .spool_fd = -1, .files_fd = -1, .lock_fd = -1 };
+    enum status st = ST_SYSTEM;
+
+    f.state_fd = open(state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f.state_fd >= 0) {
+        st = check_file_system(f.state_fd, state_dir, err);
+        if (st != ST_OK)
+            goto out;
+        st = ST_SYSTEM;
+        f.lock_fd = openat(f.state_fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    }
+    if (f.lock_fd >= 0 && flock(f.lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        error_set(err, ERR_BUSY, "state-dir", "another gateway uses %s", state_dir);
+        st = ST_FULL;
+        goto out;
+    }
+    if (f.lock_fd >= 0) {
+        f.spool_fd = open_folder(f.state_fd, "spool");
+        f.files_fd = open_folder(f.state_fd, "files");
+    }
+    if (f.files_fd < 0 || f.spool_fd < 0) {
+        error_set(err, ERR_INTERNAL, "state-dir", "%s: %s", state_dir, strerror(errno));
+        goto out;
+    }
+    empty_spool(f.spool_fd);
+    *ret_files = f;
+    return ST_OK;
+out:
+    job_files_close(&f);
+    return st;
+}
+
+void job_files_close(struct job_files *f)
+{
+    int *const fds[] = { &f->files_fd, &f->spool_fd, &f->lock_fd, &f->state_fd };
+
+    for (size_t i = 0; i < 4; i++) {
+        if (*fds[i] >= 0)
+            close(*fds[i]);
+        *fds[i] = -1;
+    }
+}
+
+enum status job_files_spool(struct job_files *f, char name[32], int *ret_fd)
+{
+    snprintf(name, 32, "%llu.part", (unsigned long long)++f->next_spool);
+    int fd = openat(f->spool_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_APPEND, 0600);
+
+    if (fd < 0)
+        return failed("spool");
+    *ret_fd = fd;
+    return ST_OK;
+}
+
+enum status job_files_spool_sync(struct job_files *f, const char *name, uint64_t *ret_bytes)
+{
+    struct stat s;
+    int fd = openat(f->spool_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    bool ok = fd >= 0 && fstat(fd, &s) == 0 && s.st_size >= 0 &&
+              fsync(fd) == 0; /* the writer has synced it already: this is quick */
+
+    if (fd >= 0)
+        close(fd);
+    if (!ok)
+        return failed("spool_sync");
+    *ret_bytes = (uint64_t)s.st_size;
+    return ST_OK;
+}
+
+void job_files_spool_remove(struct job_files *f, const char *name)
+{
+    unlinkat(f->spool_fd, name, 0);
+}
+
+/* The folder of a job: made with its parents, or only opened.  -1 with errno. */
+static int job_folder(const struct job_files *f, const struct job_row *row, bool make)
+{
+    const char *const names[] = { row->user, "jobs", row->id };
+    int at = f->files_fd;
+
+    for (int i = 0; i < 3; i++) {
+        int next = make ? open_folder(at, names[i])
+                        : openat(at, names[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int saved = errno;
+        if (at != f->files_fd)
+            close(at);
+        errno = saved;
+        if (next < 0)
+            return -1;
+        at = next;
+    }
+    return at;
+}
+
+enum status job_files_adopt(struct job_files *f, const struct job_row *row, const char *spool_name)
+{
+    int folder = job_folder(f, row, true);
+    enum status st = ST_OK;
+
+    if (folder < 0)
+        return failed("job_folder");
+    if (renameat(f->spool_fd, spool_name, folder, file_names[JOB_FILE_INPUT]) != 0 || fsync(folder) != 0)
+        st = failed("adopt");
+    close(folder);
+    return st;
+}
+
+enum status job_files_job(const struct job_files *f, const struct job_row *row, enum job_file which,
+                          bool to_write, int *ret_fd)
+{
+    bool make = which != JOB_FILE_INPUT;
+    int folder = job_folder(f, row, false);
+
+    if (folder < 0)
+        return errno == ENOENT ? ST_NOT_FOUND : failed("job_folder");
+    int fd = openat(folder, file_names[which], (to_write ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT && make) {
+        fd = openat(folder, file_names[which], O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd >= 0 && fsync(folder) != 0) {
+            close(fd);
+            fd = -1;
+        }
+        if (fd >= 0 && !to_write) { /* the other side must not get a descriptor it could write through */
+            close(fd);
+            fd = openat(folder, file_names[which], O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        }
+    }
+    int saved = errno;
+    close(folder);
+    errno = saved;
+    if (fd < 0)
+        return errno == ENOENT ? ST_NOT_FOUND : failed(file_names[which]);
+    *ret_fd = fd;
+    return ST_OK;
+}
+
+void job_files_remove(const struct job_files *f, const struct job_row *row)
+{
+    int folder = job_folder(f, row, false);
+
+    if (folder < 0)
+        return;
+    for (size_t i = 0; i < 3; i++)
+        unlinkat(folder, file_names[i], 0);
+    close(folder);
+    char path[USER_NAME_BYTES + JOB_ID_BYTES + 16];
+    snprintf(path, sizeof path, "%s/jobs/%s", row->user, row->id);
+    if (unlinkat(f->files_fd, path, AT_REMOVEDIR) != 0 && errno != ENOENT)
+        log_warn("files", "what=remove id=%s error=%d", row->id, errno);
+}
