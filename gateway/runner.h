@@ -1,0 +1,120 @@
+/* runner.h - runs the jobs that have not ended: feeds their lines to the broker, writes the answers down, ends the jobs.
+ *
+ * A line is in exactly one place:
+ *
+ *   open (store) ──feed──► flying (a slot, the broker has it) ──answer──► pending (a record in memory) ──commit──► done (store + file)
+ *                   ▲           │
+ *                   └── retry ◄─┘   the request failed for our reason: waits in its job's list, then is fed again
+ *
+ * A crash forgets flying, pending and retry: such lines are open again. Nothing is both pending and done, because one transaction
+ * marks the line done and moves the length of the file that the record was appended to.
+ *
+ * One thread; no call waits for the broker.  It does wait for the disk in commits, which are batched. */
+#ifndef RUNNER_H
+#define RUNNER_H
+
+#include "job_files.h"
+#include "job_store.h"
+#include "pool_link.h"
+#include "weir_batch.h"
+
+enum {
+    RUNNER_WINDOW_MAX = 2048,           /* lines flying at once */
+    RUNNER_PAGE = 64,                   /* open lines read from the store at once */
+    RUNNER_JOBS_MAX = 4096,             /* jobs that have not ended, all users */
+    RUNNER_RECORDS_MAX = 4096,          /* records in memory; more are not made, by not feeding */
+    RUNNER_RECORD_BYTES_MAX = 64 << 20,
+    RUNNER_DISK_PAUSE_MS = 2000,        /* before the disk is tried again */
+    JOB_NOTE_BYTES = 96,
+};
+
+struct retry {
+    struct line_ref line;
+    uint32_t tries;
+    uint64_t due_ns;
+};
+
+struct job {
+    struct job_row row;                 /* as committed */
+    struct job *next;
+    int input_fd, output_fd, errors_fd; /* -1 until the first line */
+    uint64_t output_end, errors_end;    /* appended, perhaps not committed yet */
+    struct line_ref page[RUNNER_PAGE];
+    size_t page_n, page_at;
+    uint32_t cursor;                    /* number of the last line taken from the store */
+    bool exhausted;                     /* the store has no open line behind the cursor */
+    struct retry *retries;
+    size_t n_retries, retries_capacity;
+    uint32_t n_flying, n_pending;
+    uint64_t n_retried;                 /* not in row yet */
+    uint64_t last_turn;                 /* runner.turn when it was last fed */
+    uint64_t version;                   /* changes with everything a watcher can see */
+    char note[JOB_NOTE_BYTES];          /* why it does not go on: "no space on the disk" */
+    uint64_t since_ns, done_before;     /* when it began in this process, and what was done then: for the rate */
+};
+
+struct flight;
+struct record;
+
+struct runner {
+    struct job_store *store;
+    struct job_files *files;
+    struct pool_link *link;
+    struct job *jobs;                   /* in the order of their sequence numbers */
+    size_t n_jobs;
+    struct flight *flights;             /* [window] */
+    uint32_t window, n_flying;
+    struct record *records;             /* [RUNNER_RECORDS_MAX] not committed yet, oldest first */
+    size_t n_records, record_bytes;
+    uint64_t oldest_record_ns;
+    uint64_t flush_not_before_ns;       /* after a failed commit */
+    uint64_t feed_not_before_ns;        /* after "busy" */
+    uint64_t turn;                      /* counts feeds */
+    uint64_t last_flush_ns;
+};
+
+MUST_CHECK enum status runner_init(struct runner *r, struct job_store *store, struct job_files *files, struct pool_link *link,
+                                   uint32_t window);
+/* Commits what is pending and frees everything; the lines that fly are forgotten, that is: open again. */
+void runner_deinit(struct runner *r, uint64_t now_ns);
+
+/* Take over the jobs that the store says have not ended. */
+MUST_CHECK enum status runner_recover(struct runner *r, uint64_t now_ns);
+/* A new job, committed in state JOB_IN_PROGRESS.  ST_OK, ST_LIMIT (RUNNER_JOBS_MAX), ST_NOMEM. */
+MUST_CHECK enum status runner_add(struct runner *r, const struct job_row *row, uint64_t now_ns);
+/* NULL: it has ended, or is not there. */
+struct job *runner_find(struct runner *r, int64_t seq);
+
+/* Begin to end a job: JOB_CANCELLING or JOB_EXPIRING, committed when it returns ST_OK.  Already so: ST_OK. */
+MUST_CHECK enum status runner_end(struct runner *r, struct job *j, enum job_state how);
+
+/* Feed, commit, end what is to be ended.  Call in each turn of the loop, after pool_link_step(). */
+void runner_step(struct runner *r, uint64_t now_ns, int64_t real_ms);
+/* Call runner_step after so long at the latest; -1: when something happens. */
+int runner_timeout_ms(const struct runner *r, uint64_t now_ns);
+
+/* --- between runner.c and runner_commit.c -------------------------------------------------------- */
+
+struct record {                         /* one answer or error that is not on disk yet */
+    struct job *job;
+    uint32_t number;                    /* of the line */
+    bool answered;                      /* output.jsonl, else errors.jsonl */
+    char *text;                         /* with its newline */
+    size_t bytes;
+    uint64_t place;                     /* where it was appended */
+    struct weir_usage usage;
+};
+
+/* Keep a record; takes text (with room for the newline that is added).  The caller has seen that there is room. */
+void runner_record(struct runner *r, struct job *j, uint32_t number, bool answered, char *text, size_t bytes,
+                   const struct weir_usage *usage, uint64_t now_ns);
+/* Open the files of a job, cut to what is committed.  ST_OK, ST_SYSTEM (try again), ST_CORRUPT: *why. */
+MUST_CHECK enum status runner_open_files(struct runner *r, struct job *j, char *why, size_t why_bytes);
+/* Append, sync, commit all records.  A failure keeps them for a later try. */
+void runner_flush(struct runner *r, uint64_t now_ns);
+/* End a job as a whole: its records are dropped, its state becomes failed. */
+void runner_fail_job(struct runner *r, struct job *j, const char *why);
+/* Remove a job that has ended from the list. */
+void runner_drop(struct runner *r, struct job *j);
+
+#endif
