@@ -1,0 +1,117 @@
+/* desk.h - inside the jobs process (b): the other end of the doors, and what the connections may ask.
+ *
+ * A conn begins in state NEW and becomes USER once, by a LOGIN with a key of the users file; its user never changes.
+ * An op is one channel of it.  A request is answered at once, or owed: then `waiting` is set until desk_reply() or desk_error().
+ * A message that breaks a rule of door.h ends the conn: its process is then either buggy or not ours any more. */
+#ifndef DESK_H
+#define DESK_H
+
+#include <jansson.h>
+
+#include "door.h"
+#include "job_check.h"
+#include "job_files.h"
+#include "job_store.h"
+#include "pool_link.h"
+#include "runner.h"
+#include "users.h"
+
+enum {
+    CONNS_MAX = 1024,
+    USER_CONNS_MAX = 128,             /* logged-in connections of one user */
+    USER_JOBS_DEFAULT = 100,          /* jobs of one user that have not ended */
+    CONN_QUEUE_MAX = 2 * DOOR_OPS,    /* replies a slow connection process has not taken yet */
+    ASK_BACKLOG_BYTES_MAX = 1 << 20,  /* text of an answer that was not fetched */
+};
+
+enum op_kind { OP_IDLE, OP_UPLOAD, OP_CHECK, OP_WATCH, OP_ASK, OP_QUERY };
+
+struct conn;
+struct ask;
+
+struct op {
+    enum op_kind kind;
+    bool waiting;                     /* a reply is owed */
+    uint32_t serial;                  /* of the last request */
+    char spool[32];                   /* UPLOAD, CHECK: name of the upload; "" once it is a job's input */
+    struct job_row row;               /* UPLOAD: its options; CHECK: the job it will be */
+    struct job_check *check;
+    int64_t seq;                      /* WATCH */
+    uint64_t seen, due_ns;
+    struct ask *ask;                  /* ASK, QUERY */
+};
+
+struct queued {
+    struct queued *next;
+    struct door_message message;      /* owns its body (in bytes) and descriptor */
+    uint8_t bytes[];
+};
+
+struct conn {
+    struct conn *next;
+    int sock;
+    uint64_t number;
+    char peer[80], address[64];       /* with and without the port */
+    char user[USER_NAME_BYTES];       /* "": state NEW */
+    bool dead;                        /* to be freed at the end of the turn */
+    unsigned probes;
+    struct op ops[DOOR_OPS];
+    struct queued *queue, **queue_end;
+    unsigned n_queued;
+};
+
+struct desk {
+    struct job_store *store;
+    struct job_files *files;
+    struct pool_link *link;
+    struct runner *runner;
+    struct users users;
+    char users_path[4096];
+    int64_t users_mtime_ns;
+    uint64_t users_ino;
+    int epoll, control;
+    struct conn *conns;
+    unsigned n_conns;
+    uint64_t now_ns;                  /* of this turn of the loop */
+    int64_t real_ms;
+    uint64_t watch_served_ns;
+    bool work_left;                   /* a check has more to do: do not sleep */
+    bool sweep_left;
+    uint8_t packet[DOOR_PACKET_BYTES];
+};
+
+/* A new connection, from the listener.  Takes sock. */
+void desk_open(struct desk *d, uint64_t number, const char *peer, int sock);
+/* Its socket has something to say, or takes more. */
+void desk_on_event(struct desk *d, struct conn *c, bool readable, bool writable);
+/* Slices of checks, due watches, dead conns.  Once a turn. */
+void desk_step(struct desk *d);
+int desk_timeout_ms(const struct desk *d, uint64_t now_ns);
+void desk_deinit(struct desk *d);
+
+/* Read the users file again if it has changed (or always, on SIGHUP); drops the connections of users who have gone. */
+void desk_reload_users(struct desk *d, bool always);
+
+/* --- between desk*.c ------------------------------------------------------------------------------ */
+
+/* Answer the request of an op.  fd stays the caller's. */
+void desk_reply(struct desk *d, struct conn *c, struct op *op, const struct door_writer *body, int fd);
+void desk_error(struct desk *d, struct conn *c, struct op *op, const struct error *err);
+/* Answer with a JSON text, alone or behind what is in w already (NULL: alone).  Takes value. */
+void desk_reply_json(struct desk *d, struct conn *c, struct op *op, struct door_writer *w, json_t *value);
+void desk_break(struct desk *d, struct conn *c, const char *why);
+/* Drop what an op has open, and make it idle. */
+void desk_stop_op(struct desk *d, struct conn *c, struct op *op);
+
+typedef void desk_handler(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd);
+desk_handler desk_on_submit, desk_on_submit_end, desk_on_job, desk_on_list, desk_on_watch, desk_on_open, desk_on_order, desk_on_cancel,
+    desk_on_delete, desk_on_ask, desk_on_more, desk_on_tokenize, desk_on_pool;
+
+void desk_step_check(struct desk *d, struct conn *c, struct op *op);
+void desk_serve_watch(struct desk *d, struct conn *c, struct op *op);
+void desk_drop_ask(struct desk *d, struct op *op);
+
+/* Copy a string of a message into a buffer with NUL.  false: too long, or it has a NUL inside. */
+bool desk_copy(struct span s, char *to, size_t bytes);
+
+#endif

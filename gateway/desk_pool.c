@@ -1,0 +1,311 @@
+/* desk_pool.c - requests that the broker answers: questions, token ids, models, status.
+ *
+ * An ask outlives its connection until the broker has ended it: the struct is the argument of libweir's callback.  Text that the
+ * connection process has not fetched is kept up to ASK_BACKLOG_BYTES_MAX; a reader slower than that loses the answer, by name. */
+#include "desk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+
+enum { PIECE_BYTES = 32 << 10 };
+
+struct ask {
+    struct desk *desk;
+    struct conn *conn; /* NULL: nobody waits any more */
+    struct op *op;
+    bool query; /* TOKENIZE, POOL: one reply; else an answer in pieces */
+    uint64_t request;
+    char *text; /* not fetched yet */
+    size_t text_bytes;
+    bool ended;
+    json_t *end;        /* how it ended well */
+    struct error error; /* how it ended badly: code other than ERR_NONE */
+};
+
+static void ask_free(struct ask *a)
+{
+    free(a->text);
+    json_decref(a->end);
+    free(a);
+}
+
+/* The op lets go of its ask; the broker's end of it frees it. */
+void desk_drop_ask(struct desk *d, struct op *op)
+{
+    struct ask *a = op->ask;
+
+    op->ask = NULL;
+    if (a == NULL)
+        return;
+    a->conn = NULL;
+    a->op = NULL;
+    if (a->ended)
+        ask_free(a);
+    else if (!a->query && d->link->client != NULL)
+        weir_cancel(d->link->client, a->request);
+}
+
+static void set_error(struct error *e, const struct weir_error *from)
+{
+    error_set(e, error_code_from_name(from->code, strlen(from->code)), from->param, "%s", from->message);
+}
+
+/* Answer a MORE that waits, if there is something to say. */
+static void serve(struct ask *a)
+{
+    uint8_t buffer[DOOR_PACKET_BYTES - 256];
+    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct op *op = a->op;
+    struct conn *c = a->conn;
+
+    if (op == NULL || !op->waiting || (a->text_bytes == 0 && !a->ended))
+        return;
+    if (a->text_bytes == 0 && a->error.code != ERR_NONE) {
+        struct error err = a->error;
+        desk_error(a->desk, c, op, &err);
+        desk_stop_op(a->desk, c, op);
+        return;
+    }
+    if (a->text_bytes > 0) { /* the end goes alone, after all text */
+        size_t n = a->text_bytes < PIECE_BYTES ? a->text_bytes : PIECE_BYTES;
+        door_put_u32(&w, 0);
+        door_put_str(&w, span_of(a->text, n));
+        memmove(a->text, a->text + n, a->text_bytes - n);
+        a->text_bytes -= n;
+        desk_reply(a->desk, c, op, &w, -1);
+        return;
+    }
+    door_put_u32(&w, 1);
+    door_put_str(&w, span_of("", 0));
+    desk_reply_json(a->desk, c, op, &w, json_incref(a->end));
+    desk_stop_op(a->desk, c, op);
+}
+
+/* The one reply of a query. */
+static void serve_query(struct ask *a)
+{
+    struct op *op = a->op;
+    struct conn *c = a->conn;
+
+    if (op == NULL)
+        return;
+    if (a->error.code != ERR_NONE) {
+        struct error err = a->error;
+        desk_error(a->desk, c, op, &err);
+    } else {
+        desk_reply_json(a->desk, c, op, NULL, json_incref(a->end));
+    }
+    desk_stop_op(a->desk, c, op);
+}
+
+static void add_text(struct ask *a, const struct weir_event *event)
+{
+    char *text;
+
+    if (event->text_bytes == 0 || event->choice != 0 || a->conn == NULL)
+        return;
+    if (a->text_bytes + event->text_bytes > ASK_BACKLOG_BYTES_MAX) {
+        error_set(&a->error, ERR_SLOW_READER, NULL, "the answer was not read: %zu bytes wait", a->text_bytes);
+        weir_cancel(a->desk->link->client, a->request);
+        return;
+    }
+    text = realloc(a->text, a->text_bytes + event->text_bytes);
+    if (text == NULL) {
+        error_set(&a->error, ERR_INTERNAL, NULL, "out of memory");
+        weir_cancel(a->desk->link->client, a->request);
+        return;
+    }
+    memcpy(text + a->text_bytes, event->text, event->text_bytes);
+    a->text = text;
+    a->text_bytes += event->text_bytes;
+}
+
+static json_t *end_object(const struct weir_event *e)
+{
+    return json_pack("{ss s{sI sI sI} s{sf sf sf sf} sI ss ss}", "finish_reason",
+                     weir_finish_name(e->finish[0]), "usage", "prompt_tokens",
+                     (json_int_t)e->usage.prompt_tokens, "cached_tokens", (json_int_t)e->usage.cached_tokens,
+                     "completion_tokens", (json_int_t)e->usage.completion_tokens, "timings", "queue_ms",
+                     e->timings.queue_ms, "prefill_ms", e->timings.prefill_ms, "first_token_ms",
+                     e->timings.first_token_ms, "total_ms", e->timings.total_ms, "worker",
+                     (json_int_t)e->worker, "model", e->model != NULL ? e->model : "", "system_fingerprint",
+                     e->system_fingerprint != NULL ? e->system_fingerprint : "");
+}
+
+static json_t *ids_object(const struct weir_event *e)
+{
+    json_t *ids = json_array();
+
+    for (size_t i = 0; i < e->n_ids; i++)
+        json_array_append_new(ids, json_integer(e->ids[i]));
+    return json_pack("{so}", "ids", ids);
+}
+
+static void on_event(const struct weir_event *event, void *arg)
+{
+    struct ask *a = arg;
+
+    switch (event->type) {
+    case WEIR_ACCEPTED:
+    case WEIR_PROGRESS:
+        return;
+    case WEIR_TEXT:
+        add_text(a, event);
+        break;
+    case WEIR_DONE:
+        a->end = end_object(event);
+        a->ended = true;
+        break;
+    case WEIR_IDS:
+        a->end = ids_object(event);
+        a->ended = true;
+        break;
+    case WEIR_JSON:
+        a->end = json_loadb(event->text, event->text_bytes, 0, NULL);
+        a->ended = true;
+        break;
+    case WEIR_ERROR:
+        if (a->error.code == ERR_NONE)
+            set_error(&a->error, event->error);
+        a->ended = true;
+        break;
+    }
+    if (a->ended && a->end == NULL && a->error.code == ERR_NONE)
+        error_set(&a->error, ERR_INTERNAL, NULL, "out of memory");
+    if (a->op == NULL) {
+        if (a->ended)
+            ask_free(a);
+    } else if (a->query) {
+        serve_query(a);
+    } else {
+        serve(a);
+    }
+}
+
+static struct ask *ask_new(struct desk *d, struct conn *c, struct op *op, bool query)
+{
+    struct error err;
+    struct ask *a = NULL;
+
+    if (!d->link->up) {
+        error_set(&err, ERR_UNREACHABLE, NULL,
+                  "the pool does not answer; jobs wait for it, questions cannot");
+        desk_error(d, c, op, &err);
+        return NULL;
+    }
+    a = calloc(1, sizeof *a);
+    if (a == NULL) {
+        error_set(&err, ERR_INTERNAL, NULL, "out of memory");
+        desk_error(d, c, op, &err);
+        return NULL;
+    }
+    *a = (struct ask){ .desk = d, .conn = c, .op = op, .query = query };
+    op->ask = a;
+    op->kind = query ? OP_QUERY : OP_ASK;
+    return a;
+}
+
+/* libweir would not take it. */
+static void refused(struct desk *d, struct conn *c, struct op *op, int rc, const struct weir_error *from)
+{
+    struct error err;
+
+    if (rc == WEIR_AGAIN)
+        error_set(&err, ERR_BUSY, NULL, "too many requests are under way; try again in a moment");
+    else
+        set_error(&err, from);
+    op->ask->ended = true;
+    desk_error(d, c, op, &err);
+    desk_stop_op(d, c, op);
+}
+
+void desk_on_ask(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
+{
+    struct door_ask q;
+    struct weir_message messages[2];
+    struct weir_error error = { 0 };
+    char model[NAME_BYTES_MAX], *question = NULL, *system = NULL;
+    size_t bytes = 0, n = 0;
+    struct ask *a;
+
+    door_get_ask(r, &q);
+    if (r->failed || !desk_copy(q.model, model, sizeof model) ||
+        door_memfd_read(fd, DOOR_ASK_BYTES_MAX, &question, &bytes) != ST_OK) {
+        desk_break(d, c, "ask");
+        return;
+    }
+    a = ask_new(d, c, op, false);
+    if (a == NULL)
+        goto out;
+    system = strndup((const char *)q.system.at, q.system.n);
+    if (q.system.n > 0 && system != NULL)
+        messages[n++] =
+            (struct weir_message){ .role = "system", .content = system, .content_bytes = q.system.n };
+    messages[n++] = (struct weir_message){ .role = "user", .content = question, .content_bytes = bytes };
+    double temperature = (double)q.temperature_millionths / 1e6;
+    struct weir_request request = { .model = model[0] != '\0' ? model : NULL,
+                                    .messages = messages,
+                                    .n_messages = n,
+                                    .max_tokens = q.max_tokens,
+                                    .seed = q.has_seed ? &q.seed : NULL,
+                                    .temperature = q.has_temperature ? &temperature : NULL,
+                                    .on_behalf_of = c->user };
+    int rc = weir_submit(d->link->client, &request, on_event, a, &a->request, &error);
+    if (rc == WEIR_OK)
+        desk_reply(d, c, op, NULL, -1);
+    else
+        refused(d, c, op, rc, &error);
+out:
+    free(system);
+    free(question);
+}
+
+void desk_on_more(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
+{
+    (void)d, (void)c, (void)r, (void)fd;
+    serve(op->ask);
+}
+
+void desk_on_tokenize(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
+{
+    struct span name = door_get_str(r);
+    bool special = door_get_u32(r) != 0;
+    struct weir_error error = { 0 };
+    char model[NAME_BYTES_MAX], *text = NULL;
+    size_t bytes = 0;
+
+    if (r->failed || !desk_copy(name, model, sizeof model) ||
+        door_memfd_read(fd, DOOR_ASK_BYTES_MAX, &text, &bytes) != ST_OK) {
+        desk_break(d, c, "tokenize");
+        return;
+    }
+    struct ask *a = ask_new(d, c, op, true);
+    if (a != NULL) {
+        int rc = weir_tokenize_async(d->link->client, model[0] != '\0' ? model : NULL, text, bytes, special,
+                                     on_event, a, &error);
+        if (rc != WEIR_OK)
+            refused(d, c, op, rc, &error);
+    }
+    free(text);
+}
+
+void desk_on_pool(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
+{
+    uint32_t what = door_get_u32(r);
+    struct weir_error error = { 0 };
+
+    (void)fd;
+    if (r->failed || what > DOOR_POOL_STATUS) {
+        desk_break(d, c, "pool");
+        return;
+    }
+    struct ask *a = ask_new(d, c, op, true);
+    if (a == NULL)
+        return;
+    int rc = weir_query(d->link->client, what == DOOR_POOL_MODELS ? WEIR_QUERY_MODELS : WEIR_QUERY_STATUS,
+                        on_event, a, &error);
+    if (rc != WEIR_OK)
+        refused(d, c, op, rc, &error);
+}

@@ -1,0 +1,171 @@
+/* user_command.c - `weir user add|remove|list`: the users file, changed under its lock.
+ *
+ *   weir user add NAME [--key FILE]   make the user if new; add every key of FILE (authorized_keys lines; - is standard input)
+ *   weir user remove NAME
+ *   weir user list                    name, uid, keys with their fingerprints
+ *
+ * Works with the server running or not: jobs notices a changed file by itself.  Exit codes: 0, 2 usage, 3 not found, 4 refused. */
+#include <errno.h>
+#include <libssh/libssh.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gateway.h"
+#include "users.h"
+#include "verb.h"
+
+enum { KEY_LINE_BYTES_MAX = 16 << 10 };
+
+static int refuse(const struct error *err)
+{
+    fprintf(stderr, "weir user: %s\n", err->message);
+    return err->code == ERR_NOT_FOUND ? EXIT_NOT_FOUND : EXIT_REFUSED;
+}
+
+/* Hold the lock of the users file, so that two `user add` do not lose one.  -1: *err set. */
+static int lock_users(const struct gateway_places *places, struct error *err)
+{
+    int fd = -1;
+
+    if (paths_make_private(places->state_dir, 0750, err) != ST_OK ||
+        users_lock(places->users_file, &fd, err) != ST_OK)
+        return -1;
+    return fd;
+}
+
+/* Every line of the file that is not blank or a comment is a key. */
+static enum status add_keys(struct users *u, const char *name, const char *path, unsigned *ret_n,
+                            struct error *err)
+{
+    char line[KEY_LINE_BYTES_MAX];
+    enum status st = ST_OK;
+    unsigned n = 0, number = 0;
+    FILE *in = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+
+    if (in == NULL) {
+        error_set(err, ERR_NOT_FOUND, "key", "cannot open %s: %s", path, strerror(errno));
+        return ST_NOT_FOUND;
+    }
+    while (st == ST_OK && fgets(line, sizeof line, in) != NULL) {
+        number++;
+        size_t bytes = strcspn(line, "\r\n");
+        if (line[bytes] == '\0' && !feof(in)) {
+            error_set(err, ERR_LIMIT_EXCEEDED, "key", "%s:%u: a key line has at most %d bytes", path, number,
+                      KEY_LINE_BYTES_MAX - 2);
+            st = ST_LIMIT;
+            break;
+        }
+        line[bytes] = '\0';
+        if (line[strspn(line, " \t")] == '\0' || line[strspn(line, " \t")] == '#')
+            continue;
+        if (strstr(line, "PRIVATE KEY") != NULL) {
+            error_set(err, ERR_INVALID_PARAMETER, "key", "%s is a private key; give the public one (%s.pub)",
+                      path, path);
+            st = ST_INVALID;
+            break;
+        }
+        st = users_add_key(u, name, line, err);
+        n += st == ST_OK;
+    }
+    if (in != stdin)
+        fclose(in);
+    if (st == ST_OK && n == 0) {
+        error_set(err, ERR_INVALID_PARAMETER, "key", "%s has no key in it", path);
+        st = ST_INVALID;
+    }
+    if (st == ST_OK)
+        *ret_n = n;
+    return st;
+}
+
+static int user_add(const struct config *c, const struct gateway_places *places, struct users *u,
+                    const char *name)
+{
+    struct error err;
+    unsigned n_keys = 0;
+    enum status st = ST_OK;
+    bool is_new = users_by_name(u, name) == NULL;
+
+    if (is_new)
+        st = users_add(u, name, &err);
+    if (st == ST_OK && config_string(c, "key") != NULL)
+        st = add_keys(u, name, config_string(c, "key"), &n_keys, &err);
+    if (st == ST_OK)
+        st = users_save(places->users_file, u, &err);
+    if (st != ST_OK)
+        return refuse(&err);
+    printf("user %s: %s, %u key%s added\n", name, is_new ? "new" : "already there", n_keys,
+           n_keys == 1 ? "" : "s");
+    return EXIT_OK;
+}
+
+static int user_remove(const struct gateway_places *places, struct users *u, const char *name)
+{
+    struct error err;
+
+    if (users_remove(u, name, &err) != ST_OK || users_save(places->users_file, u, &err) != ST_OK)
+        return refuse(&err);
+    printf("user %s removed; jobs and files stay under %s/files/%s\n", name, places->state_dir, name);
+    return EXIT_OK;
+}
+
+static void print_fingerprint(const struct user_key *key)
+{
+    ssh_key public = NULL;
+    unsigned char *hash = NULL;
+    size_t hash_bytes = 0;
+    char *text = NULL;
+
+    if (ssh_pki_import_pubkey_base64(key->blob, ssh_key_type_from_name(key->type), &public) == SSH_OK &&
+        ssh_get_publickey_hash(public, SSH_PUBLICKEY_HASH_SHA256, &hash, &hash_bytes) == 0)
+        text = ssh_get_fingerprint_hash(SSH_PUBLICKEY_HASH_SHA256, hash, hash_bytes);
+    printf("    %s %s%s%s\n", key->type, text != NULL ? text : "(not a key this server can use)",
+           key->comment[0] ? " " : "", key->comment);
+    ssh_string_free_char(text);
+    ssh_clean_pubkey_hash(&hash);
+    ssh_key_free(public);
+}
+
+static int user_list(const struct users *u)
+{
+    for (uint32_t i = 0; i < u->n; i++) {
+        const struct user *user = &u->list[i];
+        printf("%s", user->name);
+        if (user->uid >= 0)
+            printf(" uid=%lld", (long long)user->uid);
+        printf(" keys=%u%s\n", user->n_keys, user->disabled ? " disabled" : "");
+        for (uint32_t k = 0; k < user->n_keys; k++)
+            print_fingerprint(&user->keys[k]);
+    }
+    return EXIT_OK;
+}
+
+int user_command_run(const struct config *c, const struct gateway_places *places)
+{
+    const char *what = config_arg(c, 1), *name = config_arg(c, 2);
+    bool list = what != NULL && strcmp(what, "list") == 0, add = what != NULL && strcmp(what, "add") == 0;
+    struct users u = { 0 };
+    struct error err;
+    int code;
+
+    if (what == NULL || config_n_args(c) != (list ? 2 : 3) ||
+        (!list && !add && strcmp(what, "remove") != 0)) {
+        fprintf(stderr, "usage: weir user add NAME [--key FILE] | remove NAME | list   [--state-dir DIR]\n");
+        return EXIT_USAGE;
+    }
+    int lock = list ? -1 : lock_users(places, &err);
+    if (!list && lock < 0)
+        return refuse(&err);
+    if (users_load(places->users_file, &u, &err) != ST_OK)
+        code = refuse(&err);
+    else if (list)
+        code = user_list(&u);
+    else
+        code = add ? user_add(c, places, &u, name) : user_remove(places, &u, name);
+    users_deinit(&u);
+    if (lock >= 0)
+        close(lock);
+    return code;
+}
