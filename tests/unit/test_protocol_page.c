@@ -1,0 +1,160 @@
+/* test_protocol_page.c - docs/protocol.md says what the code does: limits, error codes, keys, example bytes.
+ *
+ * Run from the top of the tree, as the runner does. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "wire.h"
+
+static char *page;
+
+static int read_page(void **state)
+{
+    FILE *f = fopen("docs/protocol.md", "r");
+    long n;
+
+    (void)state;
+    if (f == NULL || fseek(f, 0, SEEK_END) != 0)
+        return -1;
+    n = ftell(f);
+    rewind(f);
+    page = calloc((size_t)n + 1, 1);
+    size_t got = fread(page, 1, (size_t)n, f);
+    fclose(f);
+    return got == (size_t)n ? 0 : -1;
+}
+
+static int free_page(void **state)
+{
+    (void)state;
+    free(page);
+    return 0;
+}
+
+static void page_has(const char *text)
+{
+    if (strstr(page, text) == NULL)
+        fail_msg("docs/protocol.md lacks: %s", text);
+}
+
+static void limits_are_those_of_the_header(void **state)
+{
+#define LIMIT(name) { #name, name }
+    static const struct { const char *name; long value; } limits[] = {
+        LIMIT(FRAME_BYTES_MAX), LIMIT(FRAME_NESTING_MAX), LIMIT(FRAME_ITEMS_MAX), LIMIT(PROMPT_BYTES_MAX), LIMIT(PROMPT_IDS_MAX),
+        LIMIT(MESSAGES_MAX), LIMIT(CHOICES_MAX), LIMIT(STOPS_MAX), LIMIT(STOP_BYTES_MAX), LIMIT(LOGIT_BIAS_MAX), LIMIT(LOGPROBS_MAX),
+        LIMIT(CLIENT_ID_BYTES_MAX), LIMIT(SALT_BYTES_MAX), LIMIT(NAME_BYTES_MAX), LIMIT(EXT_BYTES_MAX), LIMIT(OUTPUT_TOKENS_MAX),
+        LIMIT(DEADLINE_MS_MAX), LIMIT(REQUESTS_MAX), LIMIT(USER_REQUESTS_MAX), LIMIT(CLIENTS_MAX), LIMIT(CLIENT_PROBE_MS),
+        LIMIT(CLIENT_BACKLOG_BYTES_MAX),
+    };
+    size_t n_rows = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+        char row[80];
+
+        snprintf(row, sizeof(row), "| `%s` | %ld |", limits[i].name, limits[i].value);
+        page_has(row);
+    }
+    for (const char *p = strstr(page, "## Limits"); (p = strstr(p, "\n| `")) != NULL; p++)
+        n_rows++;
+    assert_int_equal(n_rows, sizeof(limits) / sizeof(limits[0])); /* no row that is not compared */
+}
+
+static void errors_are_those_of_the_header(void **state)
+{
+    (void)state;
+    for (enum error_code code = ERR_INVALID_REQUEST; code < ERR_COUNT; code++) {
+        char row[80];
+
+        snprintf(row, sizeof(row), "\n| `%s` | %d |", error_code_name(code), error_code_http(code));
+        page_has(row);
+    }
+}
+
+/* Every key in the first column of a table of `generate` is one that the decoder knows: it refuses the value, not the name. */
+static void keys_of_generate_are_known_to_the_decoder(void **state)
+{
+    const char *end = strstr(page, "### tokenize"), *p = strstr(page, "### generate");
+    size_t n_keys = 0;
+
+    (void)state;
+    assert_non_null(p);
+    assert_non_null(end);
+    while ((p = strstr(p, "\n| `")) != NULL && p < end) {
+        uint8_t frame[128] = "\x81";
+        struct wire_message m;
+        struct error err;
+        size_t n = strcspn(p + 4, "`");
+
+        frame[1] = (uint8_t)(0xA0 | n);
+        memcpy(frame + 2, p + 4, n);
+        memcpy(frame + 2 + n, "\xC4\x01\xFF\0", 4); /* binary, which few take, and those may */
+        uint8_t whole[256] = "\x83\xA4type\xA8generate\xA2id\xA1" "a";
+        memcpy(whole + 20, frame + 1, n + 4);
+        enum status st = wire_decode_request(span_of(whole, 20 + n + 4), &m, &err);
+        assert_int_not_equal(st, ST_OK);
+        if (err.code == ERR_UNKNOWN_FIELD || err.code == ERR_MALFORMED_MESSAGE || err.code == ERR_UNSUPPORTED_PARAMETER)
+            fail_msg("%.*s: %s", (int)n, p + 4, err.message);
+        n_keys++;
+        p += 4;
+    }
+    assert_in_range(n_keys, 34, 60);
+}
+
+/* Bytes of the hex block that begins at *p, which is moved behind it. */
+static size_t read_hex(const char **p, uint8_t *bytes, size_t most)
+{
+    size_t n = 0;
+    char *after;
+
+    *p = strchr(*p, '\n');
+    while (n < most) {
+        long byte = strtol(*p, &after, 16);
+        if (after == *p)
+            break;
+        bytes[n++] = (uint8_t)byte;
+        *p = after;
+    }
+    return n;
+}
+
+static void example_bytes_are_messages(void **state)
+{
+    const char *p = strstr(page, "```hex-request");
+    uint8_t bytes[256];
+    struct wire_message m;
+    struct error err;
+
+    (void)state;
+    assert_non_null(p);
+    size_t n = read_hex(&p, bytes, sizeof(bytes));
+    assert_int_equal(wire_decode_request(span_of(bytes, n), &m, &err), ST_OK);
+    assert_true(span_is(m.generate.prompt, "The sea is") && m.generate.max_tokens == 2 && m.generate.sampling.seed == 7);
+    wire_message_deinit(&m);
+    static const enum wire_type replies[] = { WIRE_ACCEPTED, WIRE_TOKEN };
+    for (int i = 0; i < 2; i++) {
+        p = strstr(p, "```hex-reply");
+        assert_non_null(p);
+        n = read_hex(&p, bytes, sizeof(bytes));
+        assert_int_equal(wire_decode_reply(span_of(bytes, n), &m, &err), ST_OK);
+        assert_int_equal(m.type, replies[i]);
+        wire_message_deinit(&m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(limits_are_those_of_the_header),
+        cmocka_unit_test(errors_are_those_of_the_header),
+        cmocka_unit_test(keys_of_generate_are_known_to_the_decoder),
+        cmocka_unit_test(example_bytes_are_messages),
+    };
+
+    return cmocka_run_group_tests(tests, read_page, free_page);
+}
