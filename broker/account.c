@@ -41,3 +41,16 @@ enum status accounts_number(struct accounts *a, const char *name, struct fair_qu
     *ret_number = (uint32_t)at;
     return ST_OK;
 }
+
+enum { DAY_MS = 24 * 3600 * 1000 };
+
+uint64_t account_tokens_today(const struct account *a, int64_t real_ms)
+{
+    return a->day == real_ms / DAY_MS ? a->tokens_today : 0;
+}
+
+void account_count(struct account *a, uint64_t tokens, int64_t real_ms)
+{
+    a->tokens_today = account_tokens_today(a, real_ms) + tokens;
+    a->day = real_ms / DAY_MS;
+}

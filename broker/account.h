@@ -22,6 +22,8 @@ struct account {
     uint64_t last_seen_ns;
     uint64_t n_requests;    /* accepted since it got its number */
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
+    int64_t day;            /* since 1970, UTC, of tokens_today */
+    uint64_t tokens_today;  /* computed for it: prompts without what the cache had, and answers.  Since the broker's start */
 };
 
 struct accounts {
@@ -32,5 +34,9 @@ struct accounts {
 /* The number of this name (1 to USER_NAME_BYTES - 1 bytes), new if need be.  ST_OK, or ST_FULL: all numbers have live requests. */
 MUST_CHECK enum status accounts_number(struct accounts *a, const char *name, struct fair_queue *q, uint64_t now_ns,
                                        uint32_t *ret_number);
+
+/* Tokens computed for it, by the day.  real_ms: milliseconds since 1970. */
+void account_count(struct account *a, uint64_t tokens, int64_t real_ms);
+uint64_t account_tokens_today(const struct account *a, int64_t real_ms);
 
 #endif

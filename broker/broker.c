@@ -172,7 +172,9 @@ static void reload_users(struct broker *b)
     if (b->options->users_file == NULL)
         return;
     if (users_load(b->options->users_file, &fresh, &err) != ST_OK) {
-        log_error("users_not_reloaded", "reason=\"%s\"", err.message);
+        char reason[2 * ERROR_MESSAGE_BYTES];
+
+        log_error("users_not_reloaded", "reason=%s", log_quote(reason, sizeof(reason), err.message));
         return;
     }
     users_deinit(&b->users);
@@ -267,6 +269,7 @@ static uint32_t n_active(const struct broker *b, const struct worker *w)
 static void supervise(struct broker *b, struct worker *w)
 {
     struct supervisor_pulse pulse = { 0 };
+    char reason[2 * ERROR_MESSAGE_BYTES];
 
     if (w->state == WORKER_READY) {
         struct worker_stats s;
@@ -279,7 +282,7 @@ static void supervise(struct broker *b, struct worker *w)
         break;
     case ADVICE_START:
         if (b->state != BROKER_STOPPING && supervisor_start(w, &b->supervision, b->now_ns) != ST_OK)
-            log_error("worker_not_started", "slot=%" PRIu32 " reason=\"%s\"", w->slot, w->error);
+            log_error("worker_not_started", "slot=%" PRIu32 " reason=%s", w->slot, log_quote(reason, sizeof(reason), w->error));
         break;
     case ADVICE_START_TIMEOUT:
         supervisor_kill(w, KILL_START_TIMEOUT);
@@ -419,6 +422,8 @@ int broker_run(struct broker *b)
         say_ready(b);
         dispatch_queued(b);
         delivery_flush(b);
+        if (b->options->self_check)
+            broker_check(b);
     }
     log_info("stop", "accepted=%" PRIu64 " done=%" PRIu64 " failed=%" PRIu64 " cancelled=%" PRIu64, b->totals.accepted,
              b->totals.done, b->totals.failed, b->totals.cancelled);

@@ -121,7 +121,7 @@ bool dispatch_has_hope(const struct broker *b, uint32_t model, const char **ret_
 
 /* --- events.c -------------------------------------------------------------------------------- */
 
-/* Take up to budget events (0: all) of a worker.  ST_OK (there may be more), ST_AGAIN (none left), ST_CORRUPT: it broke a rule. */
+/* Take up to budget events of a worker.  ST_OK (there may be more), ST_AGAIN (none left), ST_CORRUPT: it broke a rule. */
 MUST_CHECK enum status events_take(struct broker *b, struct worker *w, uint32_t budget);
 
 /* --- delivery.c ------------------------------------------------------------------------------ */

@@ -55,7 +55,7 @@ void death_look(struct broker *b, struct worker *w)
     if (!supervisor_reap(w, &end))
         return;
     uint32_t n = w->link.n_held;
-    enum status st = w->killed == KILL_BROKEN_RULE ? ST_AGAIN : events_take(b, w, 0);
+    enum status st = w->killed == KILL_BROKEN_RULE ? ST_AGAIN : events_take(b, w, EVENT_RING_SLOTS); /* all there can be */
 
     if (st == ST_CORRUPT && w->killed == KILL_NONE) /* it died by itself, and left rubbish: its own fault */
         end.own_fault = true;

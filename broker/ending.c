@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "clock.h"
 #include "log.h"
 
 enum { RETRY_MS_MIN = 100, RETRY_MS_MAX = 30000, RETRY_MS_PER_REQUEST = 20 };
@@ -147,8 +148,9 @@ void ending_left_worker(struct broker *b, uint32_t request, bool over)
     r->phase = REQUEST_OVER;
     if (!over)
         return;
-    fair_queue_settle(b->queue, r->account, r->charged,
-                      (uint64_t)(r->prompt_tokens - r->cached_tokens) + request_completion_tokens(r));
+    uint64_t used = (uint64_t)(r->prompt_tokens - r->cached_tokens) + request_completion_tokens(r);
+    fair_queue_settle(b->queue, r->account, r->charged, used);
+    account_count(a, used, clock_real_ms());
     r->charged = 0;
     try_free(b, request);
 }

@@ -13,6 +13,7 @@
 
 #include "log.h"
 #include "utf8.h"
+#include "version.h"
 
 enum { PIECE_HEAD_BYTES = 10 }; /* i32 id, f32 log-probability, u16 bytes */
 
@@ -260,10 +261,13 @@ static enum status on_ready(struct broker *b, struct worker *w, bool ready, cons
     if (card.ready != 1 || card.abi != BACKEND_ABI || card.max_seqs == 0 || card.max_seqs > SEQS_MAX ||
         card.context_tokens == 0 || card.context_tokens > CONTEXT_TOKENS_MAX || card.n_vocab == 0 || card.numerics_id[0] == '\0')
         return broken(ret_rule, "card");
+    if (strcmp(card.build_id, version_build_id()) != 0)
+        log_warn("builds_differ", "slot=%" PRIu32 " broker=%s worker=%.64s", w->slot, version_build_id(), card.build_id);
     supervisor_ready(w, b->now_ns);
     router_forget(b->router, w->slot);
+    char device[2 * sizeof(card.device)];
     log_info("worker_ready", "slot=%" PRIu32 " life=%" PRIu32 " device=%s model=%s blocks=%" PRIu32 " threads=%" PRIu32, w->slot,
-             w->life, card.device, b->models[w->model].name, card.n_blocks, card.n_threads);
+             w->life, log_quote(device, sizeof(device), card.device), b->models[w->model].name, card.n_blocks, card.n_threads);
     return ST_OK;
 }
 
@@ -278,6 +282,8 @@ static enum status take_one(struct broker *b, struct worker *w, const struct lin
         return on_ready(b, w, e->head.type == EVENT_READY, ret_rule);
     if (w->state == WORKER_STARTING)
         return broken(ret_rule, "event-before-ready");
+    if (e->request == LINK_NO_REQUEST)
+        return ST_OK; /* of a request that is over */
     return handlers[e->head.type](b, w, e->request, e, ret_rule);
 }
 
@@ -286,7 +292,7 @@ enum status events_take(struct broker *b, struct worker *w, uint32_t budget)
     struct link_event e;
     const char *rule = "ring";
 
-    for (uint32_t n = 0; budget == 0 || n < budget; n++) {
+    for (uint32_t n = 0; n < budget; n++) {
         enum status st = worker_link_next(&w->link, &e);
         if (st == ST_AGAIN) {
             /* A worker that found the ring full may sleep until there is room. */

@@ -12,6 +12,7 @@
 
 #include <xxhash.h>
 
+#include "clock.h"
 #include "log.h"
 
 _Static_assert(SCOPE_SECRET_BYTES >= XXH3_SECRET_SIZE_MIN, "the key of the scope hash");
@@ -109,6 +110,10 @@ static bool within_limits(const struct broker *b, const struct admission *a, str
     else if (b->requests.bytes >= b->options->pool_bytes)
         error_set(err, ERR_BUSY, "", "requests and answers take %" PRIu64 " bytes, the limit is %" PRIu64, b->requests.bytes,
                   b->options->pool_bytes);
+    else if (user != NULL && user->max_tokens_a_day > 0 &&
+             account_tokens_today(account, clock_real_ms()) >= user->max_tokens_a_day)
+        error_set(err, ERR_LIMIT_EXCEEDED, "", "user %s has had the %" PRIu64 " tokens of today (UTC)", account->name,
+                  user->max_tokens_a_day);
     else
         return true;
     return false;
@@ -147,7 +152,7 @@ static bool admit(struct broker *b, const struct sender *from, struct span id, s
         return false;
     }
     if (!within_limits(b, a, &a->error)) {
-        a->retry_after_ms = ending_retry_after_ms(b);
+        a->retry_after_ms = a->error.code == ERR_BUSY ? ending_retry_after_ms(b) : 0;
         return false;
     }
     return find_client(b, from, id, a);

@@ -41,6 +41,7 @@ const struct config_key options_keys[] = {
       .help = "a client that takes nothing of a full backlog for so long loses the request" },
     { .name = "ready-fd", .type = CONFIG_U64, .value = "FD", .min = 3, .max = 1 << 20,
       .help = "descriptor that gets the ready line, then is closed" },
+    { .name = "self-check", .type = CONFIG_BOOL, .help = "verify every table in every pass of the loop, and abort when one is wrong; slow" },
     { .name = "log-level", .type = CONFIG_STRING, .fallback = "info", .value = "LEVEL", .help = "error, warn, info or debug" },
 };
 const size_t options_n_keys = sizeof(options_keys) / sizeof(options_keys[0]);
@@ -243,6 +244,7 @@ static enum status read_all(struct options *o, struct error *err)
     o->start_ms = config_u64(o->config, "start-seconds");
     o->slow_reader_ms = config_u64(o->config, "slow-reader-seconds");
     o->user_running_max = config_u64(o->config, "user-running-max");
+    o->self_check = config_bool(o->config, "self-check");
     o->users_file = config_string(o->config, "users-file");
     o->ready_fd = config_is_set(o->config, "ready-fd") ? (int)config_u64(o->config, "ready-fd") : -1;
     if (config_n_args(o->config) > 0)

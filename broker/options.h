@@ -34,6 +34,7 @@ struct options {
     uid_t front_ends[FRONT_ENDS_MAX];
     uint32_t n_front_ends;
     const char *users_file;              /* NULL: none */
+    bool self_check;                     /* verify every table in every pass of the loop */
     int ready_fd;                        /* -1: none */
     enum log_level log_level;
     const char *log_level_name;

@@ -222,24 +222,21 @@ static enum status pop(struct worker_link *l, struct work_event *ret_head)
 enum status worker_link_next(struct worker_link *l, struct link_event *ret_event)
 {
     struct work_event head;
+    uint32_t request = LINK_NO_REQUEST;
+    enum status st = pop(l, &head);
 
-    for (;;) {
-        enum status st = pop(l, &head);
-        if (st != ST_OK)
-            return st;
-        uint32_t request = LINK_NO_REQUEST;
-        if (head.type != EVENT_READY && head.type != EVENT_FAILED) {
-            if (head.slot >= REGION_SLOTS || head.generation == 0 || head.generation > l->slots[head.slot].generation)
-                return ST_CORRUPT;
-            if (head.generation != l->slots[head.slot].generation || l->slots[head.slot].request == LINK_NO_REQUEST)
-                continue; /* of a request that is over: it was on its way */
-            request = l->slots[head.slot].request;
-        }
-        *ret_event = (struct link_event){ .head = head,
-                                          .payload = span_of(l->event + offsetof(struct work_event, data), head.bytes),
-                                          .request = request };
-        return ST_OK;
+    if (st != ST_OK)
+        return st;
+    if (head.type != EVENT_READY && head.type != EVENT_FAILED) {
+        if (head.slot >= REGION_SLOTS || head.generation == 0 || head.generation > l->slots[head.slot].generation)
+            return ST_CORRUPT;
+        if (head.generation == l->slots[head.slot].generation)
+            request = l->slots[head.slot].request; /* else it was on its way when its request ended */
     }
+    *ret_event = (struct link_event){ .head = head,
+                                      .payload = span_of(l->event + offsetof(struct work_event, data), head.bytes),
+                                      .request = request };
+    return ST_OK;
 }
 
 static bool text_ok(const char *text, size_t bytes)

@@ -52,7 +52,7 @@ struct worker_link {
 struct link_event {
     struct work_event head;
     struct span payload;  /* in the link's buffer until the next call */
-    uint32_t request;     /* of the slot; LINK_NO_REQUEST for READY and FAILED */
+    uint32_t request;     /* of the slot; LINK_NO_REQUEST for READY and FAILED, and for events of a request that holds it no more */
 };
 
 /* ST_OK, ST_NOMEM, ST_SYSTEM.  l may be uninitialised. */
@@ -78,7 +78,7 @@ void worker_link_release(struct worker_link *l, uint32_t slot);
 /* Ask the worker to finish what it has and exit. */
 MUST_CHECK enum status worker_link_drain(struct worker_link *l);
 
-/* The next event, without those of requests that hold their slot no more.  ST_OK, ST_AGAIN, ST_CORRUPT. */
+/* The next event.  ST_OK, ST_AGAIN, ST_CORRUPT. */
 MUST_CHECK enum status worker_link_next(struct worker_link *l, struct link_event *ret_event);
 
 /* A checked copy of the worker's card: strings end within their fields and are UTF-8.  ST_OK or ST_CORRUPT. */

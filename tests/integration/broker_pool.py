@@ -10,6 +10,7 @@ except ImportError:
 BIN = os.environ.get("WEIR_BIN") or os.path.join(os.path.dirname(__file__), "../../build/bin")
 FAKE_WORKER = os.path.join(BIN, "../tests/fake_worker")
 SIGNATURE = b"WEIR\x01"
+SELF_CHECK = ["--self-check"]
 
 
 class Pool:
@@ -18,7 +19,7 @@ class Pool:
     def __init__(self, workers=1, models=("fake=/dev/null",), real=False, env=None, args=(), wait=True):
         self.dir = tempfile.mkdtemp(prefix="weir-test-")
         self.log_path = os.path.join(self.dir, "log")
-        command = [os.path.join(BIN, "weir-broker"), "--runtime-dir", self.dir + "/run", "--workers", str(workers)]
+        command = [os.path.join(BIN, "weir-broker"), "--runtime-dir", self.dir + "/run", "--workers", str(workers)] + SELF_CHECK
         for m in models:
             command += ["--model", m]
         if not real:

@@ -227,6 +227,21 @@ def the_only_worker_killed_comes_back():
         assert pool.status()["workers"][0]["restarts"] == 1
 
 
+def an_exact_takeover_never_changes_kind():
+    with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "3", "WEIR_FAKE_NUMERICS": "life"}) as pool:
+        c = pool.client()
+        for takeover, life in (("exact", 1), ("any", 2)):
+            c.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 200, "ignore_eos": True, "seed": 1, "takeover": takeover})
+            c.receive_type("token")
+            kill_one_worker(pool)
+            end = c.receive_type("done", "error")
+            if takeover == "exact":
+                assert end["code"] == "no_worker" and "fake-life-1" in end["message"], end
+            else:
+                assert end["takeovers"] == 1 and end["system_fingerprint"] == "fake-life-3", end
+            pool.wait_for("back", lambda s: s["workers"][0]["state"] == "ready" and s["workers"][0]["life"] == life + 1)
+
+
 def a_stopped_worker_is_taken_for_hung():
     with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "3"}, args=["--hang-seconds", "1"]) as pool:
         c = pool.client()
@@ -447,7 +462,7 @@ if __name__ == "__main__":
          tokenizes_and_lists_models, refuses_what_it_does_not_know, answers_broken_messages,
          a_frame_over_the_limit_costs_the_connection_only, ids_are_unique_on_a_connection, cancels_running_and_queued,
          deadlines_hold_in_the_queue_and_in_a_run, a_client_that_left_holds_nothing, progress_comes_while_nothing_else_does,
-         a_killed_worker_is_not_noticed, the_only_worker_killed_comes_back, a_stopped_worker_is_taken_for_hung,
+         a_killed_worker_is_not_noticed, the_only_worker_killed_comes_back, an_exact_takeover_never_changes_kind, a_stopped_worker_is_taken_for_hung,
          a_request_that_kills_workers_is_refused_and_the_others_are_not, a_suspect_that_ends_is_cleared,
          noise_in_the_region_harms_nobody_else, a_worker_that_cannot_start_says_why, limits_are_named,
          a_slow_reader_costs_only_itself, users_share_by_tokens, goes_on_with_what_an_earlier_broker_began, drains_on_sigterm,

@@ -11,7 +11,7 @@
  *   !lie WHAT        push an event that breaks a rule: index, choice, slot, length, type, id, text, done, finish
  *   !noise SEED      write random bytes over the event ring and its positions, again and again
  *   !error           answer with context_overflow
- * WEIR_FAKE_START: "fail" says FAILED, "exit" exits with 3, "mute" never says anything.  WEIR_FAKE_NUMERICS: numerics id. */
+ * WEIR_FAKE_START: "fail" says FAILED, "exit" exits with 3, "mute" never says anything.  WEIR_FAKE_NUMERICS: numerics id; "life": another in every life. */
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -420,7 +420,10 @@ static void say_ready(bool failed)
     card->n_blocks = N_BLOCKS;
     card->max_seqs = MAX_SEQS;
     card->n_threads = 1;
-    snprintf(card->numerics_id, sizeof(card->numerics_id), "%s", numerics != NULL ? numerics : "fake-1");
+    if (numerics != NULL && strcmp(numerics, "life") == 0)
+        snprintf(card->numerics_id, sizeof(card->numerics_id), "fake-life-%u", region.life);
+    else
+        snprintf(card->numerics_id, sizeof(card->numerics_id), "%s", numerics != NULL ? numerics : "fake-1");
     snprintf(card->device, sizeof(card->device), "fake");
     snprintf(card->error, sizeof(card->error), "%s", failed ? "told to fail" : "");
     push(&e, NULL, 0);

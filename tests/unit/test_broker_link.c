@@ -111,7 +111,7 @@ static void push(struct work_event e)
     assert_int_equal(ring_push(&worker.events, slots, 1u + e.n_more), ST_OK);
 }
 
-static void events_of_a_slot_s_last_holder_are_dropped(void **state)
+static void events_of_a_slot_s_last_holder_are_nobody_s(void **state)
 {
     struct link_event e;
 
@@ -120,11 +120,14 @@ static void events_of_a_slot_s_last_holder_are_dropped(void **state)
     uint32_t slot = hold_a_slot();
     push((struct work_event){ .type = EVENT_TOKEN, .slot = slot, .generation = link_.slots[slot].generation });
     worker_link_release(&link_, slot);
-    assert_int_equal(worker_link_next(&link_, &e), ST_AGAIN);
+    assert_int_equal(worker_link_next(&link_, &e), ST_OK);
+    assert_int_equal(e.request, LINK_NO_REQUEST);
     uint32_t old = link_.slots[slot].generation;
     assert_int_equal(hold_a_slot(), slot);
     push((struct work_event){ .type = EVENT_TOKEN, .slot = slot, .generation = old });
     push((struct work_event){ .type = EVENT_DONE, .slot = slot, .generation = old + 1 });
+    assert_int_equal(worker_link_next(&link_, &e), ST_OK);
+    assert_int_equal(e.request, LINK_NO_REQUEST);
     assert_int_equal(worker_link_next(&link_, &e), ST_OK);
     assert_int_equal(e.head.type, EVENT_DONE);
     assert_int_equal(e.request, 5);
@@ -284,7 +287,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_are_whole_and_in_order_whatever_their_sizes),
-        cmocka_unit_test(events_of_a_slot_s_last_holder_are_dropped),
+        cmocka_unit_test(events_of_a_slot_s_last_holder_are_nobody_s),
         cmocka_unit_test(impossible_events_are_corrupt),
         cmocka_unit_test(noise_never_leaves_the_region),
         cmocka_unit_test(a_card_of_noise_is_refused),
