@@ -14,6 +14,7 @@
 #ifndef WORK_H
 #define WORK_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "limits.h"
@@ -58,6 +59,8 @@ struct work_request {
     struct work_part prompt, stops, bias, template_name, resume;
 };
 _Static_assert(sizeof(struct work_request) == 168, "layout is part of the region");
+_Static_assert(offsetof(struct work_request, deadline_ns) == 40 && offsetof(struct work_request, sampling) == 80 &&
+               offsetof(struct work_request, prompt) == 128, "layout is part of the region");
 
 /* A choice that another worker began: the worker takes the ids as generated, rebuilds penalties, stop and UTF-8 state from
  * them, and sends no text before released_bytes of this choice's text.  finished: nothing is left to do for it. */
@@ -114,6 +117,8 @@ struct work_event {
     uint8_t data[EVENT_DATA_BYTES];
 };
 _Static_assert(sizeof(struct work_event) == RING_SLOT_BYTES, "one slot");
+_Static_assert(offsetof(struct work_event, bytes) == 12 && offsetof(struct work_event, data) == 64 - EVENT_DATA_BYTES,
+               "layout is part of the region");
 
 /* Payload of EVENT_TOKEN when has_logprobs: the chosen token's bytes, then n_top alternatives, each
  *   int32 id, float logprob, u16 piece_bytes, bytes (unpadded, packed); the chosen one the same, first.

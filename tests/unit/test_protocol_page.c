@@ -1,4 +1,5 @@
-/* test_protocol_page.c - docs/protocol.md says what the code does: limits, error codes, keys, example bytes.
+/* test_protocol_page.c - docs/protocol.md says what the code does: limits, error codes, keys, example bytes; docs/shared-memory.md,
+ * too, as far as it quotes numbers.
  *
  * Run from the top of the tree, as the runner does. */
 #include <setjmp.h>
@@ -8,42 +9,82 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "region.h"
 #include "wire.h"
 
 static char *page;
 
-static int read_page(void **state)
+static char *memory_page;
+
+static char *read_file(const char *path)
 {
-    FILE *f = fopen("docs/protocol.md", "r");
+    FILE *f = fopen(path, "r");
     long n;
 
-    (void)state;
     if (f == NULL || fseek(f, 0, SEEK_END) != 0)
-        return -1;
+        return NULL;
     n = ftell(f);
     rewind(f);
-    page = calloc((size_t)n + 1, 1);
-    size_t got = fread(page, 1, (size_t)n, f);
+    char *text = calloc((size_t)n + 1, 1);
+    size_t got = fread(text, 1, (size_t)n, f);
     fclose(f);
-    return got == (size_t)n ? 0 : -1;
+    return got == (size_t)n ? text : NULL;
 }
 
-static int free_page(void **state)
+static int read_pages(void **state)
+{
+    (void)state;
+    page = read_file("docs/protocol.md");
+    memory_page = read_file("docs/shared-memory.md");
+    return page != NULL && memory_page != NULL ? 0 : -1;
+}
+
+static int free_pages(void **state)
 {
     (void)state;
     free(page);
+    free(memory_page);
     return 0;
 }
 
-static void page_has(const char *text)
+static void has(const char *text, const char *part)
 {
-    if (strstr(page, text) == NULL)
-        fail_msg("docs/protocol.md lacks: %s", text);
+    if (strstr(text, part) == NULL)
+        fail_msg("the page lacks: %s", part);
+}
+
+static void page_has(const char *part)
+{
+    has(page, part);
+}
+
+#define LIMIT(name) { #name, name }
+
+static void the_page_of_shared_memory_has_the_numbers_of_the_headers(void **state)
+{
+    static const struct { const char *name; long value; } limits[] = {
+        LIMIT(REGION_SLOTS), LIMIT(REQUEST_RING_SLOTS), LIMIT(EVENT_RING_SLOTS), LIMIT(RING_SLOT_BYTES), LIMIT(ARENA_BYTES),
+        LIMIT(RECORD_BYTES_MAX), LIMIT(EVENT_SLOTS_MAX),
+    };
+    char row[96];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+        snprintf(row, sizeof(row), "| `%s` | %ld |", limits[i].name, limits[i].value);
+        has(memory_page, row);
+    }
+    snprintf(row, sizeof(row), "`struct work_request`, %zu bytes", sizeof(struct work_request));
+    has(memory_page, row);
+    snprintf(row, sizeof(row), "first one's %d bytes", EVENT_DATA_BYTES);
+    has(memory_page, row);
+    snprintf(row, sizeof(row), "| %d | the memory: a memfd |", REGION_FD_MEMORY);
+    has(memory_page, row);
+    snprintf(row, sizeof(row), "| %d | one end of a socketpair", REGION_FD_CONTROL);
+    has(memory_page, row);
 }
 
 static void limits_are_those_of_the_header(void **state)
 {
-#define LIMIT(name) { #name, name }
     static const struct { const char *name; long value; } limits[] = {
         LIMIT(FRAME_BYTES_MAX), LIMIT(FRAME_NESTING_MAX), LIMIT(FRAME_ITEMS_MAX), LIMIT(PROMPT_BYTES_MAX), LIMIT(PROMPT_IDS_MAX),
         LIMIT(MESSAGES_MAX), LIMIT(CHOICES_MAX), LIMIT(STOPS_MAX), LIMIT(STOP_BYTES_MAX), LIMIT(LOGIT_BIAS_MAX), LIMIT(LOGPROBS_MAX),
@@ -154,7 +195,8 @@ int main(void)
         cmocka_unit_test(errors_are_those_of_the_header),
         cmocka_unit_test(keys_of_generate_are_known_to_the_decoder),
         cmocka_unit_test(example_bytes_are_messages),
+        cmocka_unit_test(the_page_of_shared_memory_has_the_numbers_of_the_headers),
     };
 
-    return cmocka_run_group_tests(tests, read_page, free_page);
+    return cmocka_run_group_tests(tests, read_pages, free_pages);
 }
