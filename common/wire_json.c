@@ -18,7 +18,7 @@ struct json {
 
 static void put(struct json *j, const char *at, size_t n)
 {
-    if (j->st != ST_OK)
+    if (j->st != ST_OK || n == 0)
         return;
     if (n > j->capacity - j->n) {
         size_t capacity = j->capacity > 0 ? j->capacity : 512;
@@ -63,7 +63,8 @@ static void put_string(struct json *j, const char *at, size_t n)
             snprintf(escape, sizeof(escape), "\\u%04x", c);
         put_text(j, escape);
     }
-    put(j, at + from, n - from);
+    if (n > from) /* an empty string may have no address */
+        put(j, at + from, n - from);
     put_text(j, "\"");
 }
 
