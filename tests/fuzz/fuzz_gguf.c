@@ -48,6 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (model_open(g, &m, &err) == ST_OK)
         model_describe(m, text, sizeof(text));
+    (void)sink;
     model_close(m);
     gguf_close(g);
     return 0;
