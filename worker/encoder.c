@@ -341,7 +341,7 @@ static void end_fragment(struct encoder *e)
 
 enum status encoder_step(struct encoder *e, uint64_t work)
 {
-    uint64_t work_end = e->work + work;
+    uint64_t work_end = work > UINT64_MAX - e->work ? UINT64_MAX : e->work + work;
 
     if (e->phase == PHASE_ADDING)
         e->phase = PHASE_RUN;

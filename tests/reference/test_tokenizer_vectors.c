@@ -77,9 +77,10 @@ static void check_model(const char *model, const char *vectors)
         const char *text = json_string_value(s);
         size_t n = json_string_length(s);
 
-        n_equal += same(e, text, n, ENCODE_PLAIN, json_object_get(row, "plain")) &
-                   same(e, text, n, ENCODE_CONTROL, json_object_get(row, "special")) &
-                   round_trips(e, text, n);
+        bool plain = same(e, text, n, ENCODE_PLAIN, json_object_get(row, "plain"));
+        bool special = same(e, text, n, ENCODE_CONTROL, json_object_get(row, "special"));
+
+        n_equal += round_trips(e, text, n) && plain && special;
     }
     print_message("%s: %zu of %zu texts equal\n", vectors, n_equal, json_array_size(rows));
     assert_int_equal(n_equal, json_array_size(rows));
