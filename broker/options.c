@@ -16,7 +16,7 @@ const struct config_key options_keys[] = {
     { .name = "workers", .type = CONFIG_U64, .value = "N", .min = 1, .max = WORKERS_MAX,
       .help = "worker processes in all, shared out to the models in turn; default: one a model" },
     { .name = "device", .type = CONFIG_LIST, .value = "DEVICE",
-      .help = "auto, cpu or cuda:K; repeated, the workers take them in turn; default: auto" },
+      .help = "auto, cpu, cuda or cuda:K; repeated, the workers take them in turn; default: auto" },
     { .name = "threads", .type = CONFIG_U64, .value = "N", .min = 1, .max = 1024,
       .help = "threads of one worker; default: usable CPUs / workers" },
     { .name = "kv-bytes", .type = CONFIG_BYTES, .value = "BYTES", .min = 1 << 20, .max = 1e15,
@@ -114,7 +114,7 @@ static enum status read_models(struct options *o, struct error *err)
 
 static bool device_ok(const char *device)
 {
-    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
+    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0 || strcmp(device, "cuda") == 0)
         return true;
     if (strncmp(device, "cuda:", 5) != 0)
         return false;
@@ -136,7 +136,7 @@ static enum status read_workers(struct options *o, struct error *err)
     }
     for (size_t i = 0; i < n_devices; i++)
         if (!device_ok(devices[i]))
-            return invalid(err, "device", "\"%s\" is not auto, cpu or cuda:K", devices[i]);
+            return invalid(err, "device", "\"%s\" is not auto, cpu, cuda or cuda:K", devices[i]);
     for (uint32_t i = 0; i < o->n_workers; i++) {
         o->worker_models[i] = i % o->n_models;
         o->worker_devices[i] = n_devices > 0 ? devices[i % n_devices] : "auto";

@@ -350,6 +350,49 @@ def users_share_by_tokens():
         assert users["alice"]["completion_tokens"] == 120 * 60 and users["bob"]["completion_tokens"] == 600
 
 
+def the_users_file_says_who_may_do_what():
+    import tempfile
+    folder = tempfile.mkdtemp(prefix="weir-test-")
+    path = folder + "/users"
+
+    def write(text):
+        with open(path + ".new", "w") as f:
+            f.write(text)
+        os.chmod(path + ".new", 0o640)
+        os.rename(path + ".new", path)
+
+    me = "[me]\nuid = %d\n" % os.getuid()
+    write(me + "[lazy]\nmax-running = 2\nmax-queued = 3\n[poor]\nmax-tokens-a-day = 25\n[gone]\ndisabled = yes\n")
+    with Pool(env={"WEIR_FAKE_STEP_MS": "10"}, args=["--users-file", path]) as pool:
+        c = pool.client()
+        assert c.ask({"type": "hello"}, "hello")["user"] == "me"
+        fields = dict(prompt="p", max_tokens=20, ignore_eos=True)
+        assert c.generate(on_behalf_of="gone", **fields).code == "permission_denied"
+        assert c.generate(on_behalf_of="poor", **fields).end["type"] == "done"
+        assert c.generate(on_behalf_of="poor", **fields).end["type"] == "done"
+        poor = c.generate(on_behalf_of="poor", **fields).end
+        assert poor["code"] == "limit_exceeded" and "25" in poor["message"], poor
+        ids = ["l%d" % i for i in range(5)]
+        for id in ids:
+            c.send({"type": "generate", "id": id, "on_behalf_of": "lazy", **fields})
+        status = pool.wait_for("two run", lambda s: s["pool"]["running"] > 0)
+        assert status["pool"]["running"] <= 2, status["pool"]
+        answers = c.finish(ids)
+        codes = [a.code for a in answers.values()]
+        assert codes.count("busy") in (0, 1, 2) and codes.count(None) >= 3, codes
+        write("[me]\nuid = %d\ndisabled = yes\n" % os.getuid())
+        pool.process.send_signal(signal.SIGHUP)
+        end = time.time() + 5
+        while c.generate(**fields).code != "permission_denied":
+            assert time.time() < end
+        write("[me\n")
+        pool.process.send_signal(signal.SIGHUP)  # a broken file changes nothing
+        pool.wait_for("noticed", lambda s: "users_not_reloaded" in pool.log())
+        assert c.generate(**fields).code == "permission_denied"
+    import shutil
+    shutil.rmtree(folder)
+
+
 def goes_on_with_what_an_earlier_broker_began():
     with Pool() as pool:
         c = pool.client()
@@ -465,5 +508,5 @@ if __name__ == "__main__":
          a_killed_worker_is_not_noticed, the_only_worker_killed_comes_back, an_exact_takeover_never_changes_kind, a_stopped_worker_is_taken_for_hung,
          a_request_that_kills_workers_is_refused_and_the_others_are_not, a_suspect_that_ends_is_cleared,
          noise_in_the_region_harms_nobody_else, a_worker_that_cannot_start_says_why, limits_are_named,
-         a_slow_reader_costs_only_itself, users_share_by_tokens, goes_on_with_what_an_earlier_broker_began, drains_on_sigterm,
+         a_slow_reader_costs_only_itself, users_share_by_tokens, the_users_file_says_who_may_do_what, goes_on_with_what_an_earlier_broker_began, drains_on_sigterm,
          workers_die_with_the_broker, a_second_broker_of_the_same_folder_is_refused, sixty_four_clients_come_and_go])
