@@ -3,7 +3,9 @@
  * It never reads a byte from the network and knows no user.  It holds the host keys in a sealed memfd that every
  * connection process reads once.  A connection that has not logged in is in `startups`; (b), which alone knows who has, says so
  * over the control socket.  Its own copy of a socket is kept until then, to ask the kernel how much has come (TCP_INFO) when one
- * has to make room.  Children are known by pid and reaped from a signalfd; nothing is done in a signal handler. */
+ * has to make room.  A process is started when the first byte has come, or a moment later (a few clients wait for the server's
+ * first word); while many have not logged in only the first byte counts, so a crowd of silent ones costs descriptors, not processes.
+ * Children are known by pid and reaped from a signalfd; nothing is done in a signal handler. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
@@ -30,12 +33,14 @@
 #include "sandbox.h"
 #include "startups.h"
 
-enum { LISTEN_SOCKETS_MAX = 16, BACKLOG = 512, STOP_MS_MAX = 15000, RESTART_MS_MAX = 10000 };
+enum { LISTEN_SOCKETS_MAX = 16, BACKLOG = 1024, STOP_MS_MAX = 15000, RESTART_MS_MAX = 10000, FIRST_BYTE_MS = 200 };
 
 struct child {
     uint64_t number; /* of the connection; 0: free slot */
-    pid_t pid;
-    int sock; /* our copy of its TCP socket while it has not logged in; -1 */
+    pid_t pid;       /* 0: accepted, but it has said nothing yet, so no process was started for it */
+    int sock;        /* our copy of its TCP socket while it has not logged in; -1 */
+    uint64_t since_ns;
+    char peer[80];
 };
 
 struct listener {
@@ -224,6 +229,12 @@ static struct child *child_by_number(struct listener *l, uint64_t number)
     return NULL;
 }
 
+static void free_slot(struct listener *l, struct child *c)
+{
+    c->number = 0;
+    l->n_children--;
+}
+
 static void drop_socket(struct child *c)
 {
     if (c->sock >= 0)
@@ -239,9 +250,12 @@ static void drop_startup(struct listener *l, uint64_t number, const char *reason
     startups_remove(&l->startups, number);
     if (c == NULL)
         return;
-    log_info("drop", "connection=%" PRIu64 " reason=%s", number, reason);
-    kill(c->pid, SIGKILL);
+    log_info("drop", "connection=%" PRIu64 " peer=%s reason=%s", number, c->peer, reason);
     drop_socket(c);
+    if (c->pid > 0)
+        kill(c->pid, SIGKILL);
+    else
+        free_slot(l, c);
 }
 
 static void count_received(struct listener *l)
@@ -324,45 +338,77 @@ static enum status announce(struct listener *l, uint64_t number, const char *pee
                      &(struct door_message){ .type = DOOR_CONNECTION, .body = door_written(&w), .fd = door });
 }
 
-static void on_accepted(struct listener *l, int sock, const struct sockaddr_storage *from)
+/* Start the process of a connection.  If that fails the connection is dropped. */
+static void start_child(struct listener *l, struct child *c)
 {
-    char peer[80];
-    uint8_t source[16];
     int pair[2] = { -1, -1 };
-    struct child *slot = child_by_number(l, 0);
+    bool started = false;
 
-    describe_peer(from, peer, sizeof peer, source);
-    if (slot == NULL) {
-        log_warn("refused", "peer=%s reason=connections limit=%d", peer, CONNECTIONS_MAX);
-        goto out;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+        log_error("door", "error=%d", errno);
+    } else if (announce(l, c->number, c->peer, pair[0]) != ST_OK) {
+        log_warn("refused", "peer=%s reason=jobs_process", c->peer);
+    } else {
+        c->pid = start_connection(l->kit, c->sock, pair[1], c->peer);
+        started = c->pid > 0;
+        if (!started)
+            log_error("fork", "error=%d", errno);
     }
-    make_room(l, source);
-    tune_socket(sock);
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-        goto out;
-    fcntl(sock, F_SETFL, fcntl(sock, F_GETFL) & ~O_NONBLOCK);
-    uint64_t number = l->next_number++;
-    if (announce(l, number, peer, pair[0]) != ST_OK) {
-        log_warn("refused", "peer=%s reason=jobs_process", peer);
-        goto out;
-    }
-    pid_t pid = start_connection(l->kit, sock, pair[1], peer);
-    if (pid < 0) {
-        log_error("fork", "error=%d", errno);
-        goto out;
-    }
-    *slot = (struct child){ .number = number, .pid = pid, .sock = sock };
-    l->n_children++;
-    startups_add(&l->startups, number, source, clock_now_ns());
-    log_debug("connection", "connection=%" PRIu64 " peer=%s pid=%d", number, peer, (int)pid);
-    sock = -1;
-out:
-    if (sock >= 0)
-        close(sock);
     if (pair[0] >= 0) {
         close(pair[0]);
         close(pair[1]);
     }
+    if (!started) {
+        c->pid = 0;
+        drop_startup(l, c->number, "not_started");
+        return;
+    }
+    log_debug("connection", "connection=%" PRIu64 " peer=%s pid=%d", c->number, c->peer, (int)c->pid);
+}
+
+/* Bytes that have come and wait to be read. */
+static int bytes_waiting(int sock)
+{
+    int n = 0;
+
+    return ioctl(sock, FIONREAD, &n) == 0 ? n : 0;
+}
+
+static void on_accepted(struct listener *l, int sock, const struct sockaddr_storage *from)
+{
+    char peer[80];
+    uint8_t source[16];
+    struct child *slot;
+
+    describe_peer(from, peer, sizeof peer, source);
+    make_room(l, source);
+    slot = child_by_number(l, 0);
+    if (slot == NULL) {
+        log_warn("refused", "peer=%s reason=connections limit=%d", peer, CONNECTIONS_MAX);
+        close(sock);
+        return;
+    }
+    tune_socket(sock);
+    *slot = (struct child){ .number = l->next_number++, .sock = sock, .since_ns = clock_now_ns() };
+    memcpy(slot->peer, peer, sizeof peer);
+    l->n_children++;
+    startups_add(&l->startups, slot->number, source, slot->since_ns);
+    if (bytes_waiting(sock) > 0)
+        start_child(l, slot);
+}
+
+static bool is_waiting(const struct child *c)
+{
+    return c->number != 0 && c->pid == 0;
+}
+
+/* Something has happened on the socket of a connection that waits. */
+static void on_first_byte(struct listener *l, struct child *c)
+{
+    if (bytes_waiting(c->sock) > 0)
+        start_child(l, c);
+    else
+        drop_startup(l, c->number, "closed");
 }
 
 static void accept_some(struct listener *l, int listening)
@@ -422,8 +468,7 @@ static void reap(struct listener *l)
                 log_warn("connection_died", "connection=%" PRIu64 " signal=%d", c->number, WTERMSIG(status));
             startups_remove(&l->startups, c->number);
             drop_socket(c);
-            c->number = 0;
-            l->n_children--;
+            free_slot(l, c);
         }
     }
 }
@@ -504,6 +549,11 @@ static int next_timeout_ms(const struct listener *l, uint64_t now)
 {
     uint64_t next = startups_next_ns(&l->startups);
 
+    for (size_t i = 0; i < CONNECTIONS_MAX && l->startups.n <= l->startups.free; i++) {
+        const struct child *c = &l->children[i];
+        if (is_waiting(c) && c->since_ns + FIRST_BYTE_MS * 1000000ull < next)
+            next = c->since_ns + FIRST_BYTE_MS * 1000000ull;
+    }
     if (l->jobs == 0 && !l->stopping && l->jobs_restart_ns < next)
         next = l->jobs_restart_ns;
     if (l->stopping && l->stop_ns + STOP_MS_MAX * 1000000ull < next)
@@ -521,6 +571,11 @@ static void on_time(struct listener *l)
 
     while ((number = startups_overdue(&l->startups, now)) != 0)
         drop_startup(l, number, "login_grace");
+    for (size_t i = 0; i < CONNECTIONS_MAX && l->startups.n <= l->startups.free && !l->stopping; i++) {
+        struct child *c = &l->children[i];
+        if (is_waiting(c) && now - c->since_ns >= FIRST_BYTE_MS * 1000000ull)
+            start_child(l, c);
+    }
     if (l->jobs == 0 && !l->stopping && now >= l->jobs_restart_ns && start_jobs(l) != ST_OK)
         l->jobs_restart_ns = now + RESTART_MS_MAX * 1000000ull;
     if (l->stopping && now - l->stop_ns >= STOP_MS_MAX * 1000000ull) {
@@ -535,29 +590,48 @@ static void on_time(struct listener *l)
     }
 }
 
+/* Wait for something to happen, and see to it. */
+static bool turn(struct listener *l)
+{
+    struct pollfd fds[2 + LISTEN_SOCKETS_MAX + CONNECTIONS_MAX];
+    struct child *waiting[CONNECTIONS_MAX];
+    size_t n = 0, n_listening = l->n_sockets, n_waiting = 0;
+
+    fds[n++] = (struct pollfd){ .fd = l->signals, .events = POLLIN };
+    fds[n++] = (struct pollfd){ .fd = l->control, .events = POLLIN }; /* -1 is skipped */
+    for (size_t i = 0; i < n_listening; i++)
+        fds[n++] = (struct pollfd){ .fd = l->sockets[i], .events = POLLIN };
+    for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
+        if (!is_waiting(&l->children[i]))
+            continue;
+        waiting[n_waiting++] = &l->children[i];
+        fds[n++] = (struct pollfd){ .fd = l->children[i].sock, .events = POLLIN };
+    }
+    if (poll(fds, n, next_timeout_ms(l, clock_now_ns())) < 0 && errno != EINTR) {
+        log_error("poll", "error=%d", errno);
+        return false;
+    }
+    for (size_t i = 0; i < n_waiting; i++) { /* first: a slot may be used anew by what is accepted below */
+        if (fds[2 + n_listening + i].revents)
+            on_first_byte(l, waiting[i]);
+    }
+    if (fds[1].revents && l->control >= 0)
+        on_control(l);
+    for (size_t i = 0; i < n_listening; i++) {
+        if (fds[2 + i].revents)
+            accept_some(l, fds[2 + i].fd);
+    }
+    if (fds[0].revents)
+        on_signals(l);
+    on_time(l);
+    return true;
+}
+
 static void loop(struct listener *l)
 {
     while (!l->stopping || l->jobs > 0 || l->n_children > 0) {
-        struct pollfd fds[LISTEN_SOCKETS_MAX + 2];
-        size_t n = 0;
-        fds[n++] = (struct pollfd){ .fd = l->signals, .events = POLLIN };
-        fds[n++] = (struct pollfd){ .fd = l->control, .events = POLLIN }; /* -1 is skipped */
-        for (size_t i = 0; i < l->n_sockets; i++)
-            fds[n++] = (struct pollfd){ .fd = l->sockets[i],
-                                        .events = l->n_children < CONNECTIONS_MAX ? POLLIN : 0 };
-        if (poll(fds, n, next_timeout_ms(l, clock_now_ns())) < 0 && errno != EINTR) {
-            log_error("poll", "error=%d", errno);
+        if (!turn(l))
             return;
-        }
-        if (fds[1].revents && l->control >= 0)
-            on_control(l);
-        for (size_t i = 2; i < n && !l->stopping; i++) {
-            if (fds[i].revents)
-                accept_some(l, fds[i].fd);
-        }
-        if (fds[0].revents)
-            on_signals(l);
-        on_time(l);
     }
 }
 

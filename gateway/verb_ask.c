@@ -111,7 +111,7 @@ static void ask_input_end(struct talk *t)
 static void ask_tick(struct talk *t, uint64_t now_ns)
 {
     if (t->stage == STAGE_INPUT && !waits_for_input(t) && t->input_bytes == 0 &&
-        now_ns - t->since_ns >= QUIET_NS)
+        now_ns >= t->since_ns + QUIET_NS)
         send_question(t);
 }
 

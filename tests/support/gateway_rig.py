@@ -145,10 +145,10 @@ class Rig:
     # --- ssh --------------------------------------------------------------------------------------
 
     def ssh_args(self, user="alice", *options):
-        args = ["ssh", "-F", "/dev/null", "-p", str(self.port), "-i", self.path(user), "-o", "IdentitiesOnly=yes", "-o",
+        args = ["ssh", "-F", "/dev/null", *options, "-p", str(self.port), "-i", self.path(user), "-o", "IdentitiesOnly=yes", "-o",
                 "UserKnownHostsFile=" + self.path("known_hosts"), "-o", "StrictHostKeyChecking=accept-new", "-o",
                 "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=10", "-l", user]
-        return args + list(options) + ["127.0.0.1"]
+        return args + ["127.0.0.1"]
 
     def ssh(self, command="", data=b"", user="alice", options=(), timeout=60):
         words = self.ssh_args(user, *options) + ([command] if command else [])
