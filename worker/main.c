@@ -173,7 +173,7 @@ static int serve(const struct config *c, struct region *region, struct engine *e
         error_set(err, ERR_INTERNAL, "", "cannot set up the worker: %s", status_text(st));
         return EXIT_CANNOT_START;
     }
-    confine_self();
+    confine_self(e->choice.api == backend_cpu());
     worker_announce(w, config_string(c, "name"));
     st = worker_run(w, REGION_FD_CONTROL);
     log_info("worker_end", "reason=%s requests=%u",

@@ -118,6 +118,25 @@ static void fills_its_card_and_answers(void **state)
     stop(&p);
 }
 
+static void serves_only_when_it_is_confined(void **state)
+{
+    (void)state;
+    struct process p;
+    char path[64], text[4096];
+    start(&p, worker_rig_model());
+    snprintf(path, sizeof(path), "/proc/%d/status", p.pid);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    size_t n = fread(text, 1, sizeof(text) - 1, f);
+    text[n] = '\0';
+    fclose(f);
+    assert_non_null(strstr(text, "NoNewPrivs:\t1"));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_non_null(strstr(text, "Seccomp:\t2"));
+#endif
+    stop(&p);
+}
+
 static void a_killed_workers_request_goes_on_in_another_as_if_undisturbed(void **state)
 {
     (void)state;
@@ -263,6 +282,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fills_its_card_and_answers),
+        cmocka_unit_test(serves_only_when_it_is_confined),
         cmocka_unit_test(a_killed_workers_request_goes_on_in_another_as_if_undisturbed),
         cmocka_unit_test(ends_within_a_second_of_its_broker),
         cmocka_unit_test(a_drained_worker_ends_well),
