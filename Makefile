@@ -60,7 +60,7 @@ $(B)/libclient.a:  $(call objs,$(wildcard client/*.c))
 $(B)/libgateway.a: $(call objs,$(wildcard gateway/*.c))
 
 COMMON_LIBS := -lmsgpackc -linih -lxxhash
-$(B)/bin/weir-broker:  LDLIBS += -lzmq $(COMMON_LIBS)
+$(B)/bin/weir-broker:  LDLIBS += -lzmq -lmicrohttpd $(COMMON_LIBS)
 $(B)/bin/weir-worker:  LDLIBS += $(COMMON_LIBS)
 $(B)/bin/weir:         LDLIBS += -lzmq -ljansson $(COMMON_LIBS)
 $(B)/bin/weir-gateway: LDLIBS += -lzmq -lssh -lsqlite3 -ljansson -lz -lzstd $(COMMON_LIBS)
@@ -98,7 +98,7 @@ HELP := $(call objs,$(filter-out %/fake_worker.c,$(wildcard tests/support/*.c)))
 
 $(B)/tests/%: $(B)/tests/%.c.o $(HELP) $(call lib,gateway client broker worker kernels common)
 	@mkdir -p $(@D)
-	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lzmq -lssh -lsqlite3 -ljansson -lz -lzstd $(COMMON_LIBS) $(LDLIBS)
+	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lzmq -lmicrohttpd -lssh -lsqlite3 -ljansson -lz -lzstd $(COMMON_LIBS) $(LDLIBS)
 
 $(B)/tests/%.o: CPPFLAGS += -I.    # only tests may include private headers: "worker/kv_cache.h"
 

@@ -100,6 +100,8 @@ enum status broker_new(const struct options *options, struct broker **ret_broker
         st = router_new(options->n_workers, &b->router);
     if (st == ST_OK)
         st = endpoint_open(options->endpoint, options->runtime_dir, &b->endpoint, err);
+    if (st == ST_OK && options->metrics_port != 0)
+        st = metrics_new(options->metrics_address, options->metrics_port, &b->metrics, err);
     if (st == ST_OK) {
         set_models_and_workers(b, options);
         *ret_broker = b;
@@ -123,6 +125,7 @@ void broker_free(struct broker *b)
             usleep(1000);
         worker_link_close(&w->link);
     }
+    metrics_free(b->metrics);
     endpoint_close(&b->endpoint);
     for (uint32_t i = 0; i < b->n_late; i++)
         free(b->late[(b->late_first + i) % LATE_REPLIES_MAX].at);
@@ -318,6 +321,19 @@ static bool quiet(const struct broker *b)
     return true;
 }
 
+static void publish_metrics(struct broker *b)
+{
+    char *page;
+    size_t n;
+
+    if (b->metrics == NULL || b->now_ns < b->metrics_due_ns)
+        return;
+    b->metrics_due_ns = b->now_ns + METRICS_MS * ms_ns;
+    metrics_page(b, &page, &n);
+    if (page != NULL)
+        metrics_publish(b->metrics, page, n);
+}
+
 static void tick(struct broker *b)
 {
     if (b->now_ns < b->tick_due_ns)
@@ -328,6 +344,7 @@ static void tick(struct broker *b)
         supervise(b, &b->workers[i]);
     fail_hopeless(b);
     delivery_tick(b);
+    publish_metrics(b);
 }
 
 /* --- the loop --------------------------------------------------------------------------------- */

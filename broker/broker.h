@@ -6,7 +6,7 @@
  *   delivery.c   what requests received -> clients                          (never blocks; keeps what a client does not take)
  *   death.c      a worker ended -> its requests go on elsewhere             (takeover decides)
  *   ending.c     the one place where requests change phase and end
- *   report.c     hello, models, status
+ *   report.c     hello, models, status; metrics_page.c the same for Prometheus, served by metrics.c in a thread of its own
  *   broker.c     the loop, ticks, signals, drain
  *
  * One thread owns everything.  A pass of the loop: wait; signals; some messages of clients; some events of every worker; deaths;
@@ -21,6 +21,7 @@
 #include "client.h"
 #include "endpoint.h"
 #include "fair_queue.h"
+#include "metrics.h"
 #include "options.h"
 #include "request.h"
 #include "router.h"
@@ -35,6 +36,7 @@ enum {
     TICK_MS = 20,             /* the clock is looked at so often while anything is going on */
     TICK_IDLE_MS = 500,
     BLOCKED_RETRY_MS = 5,     /* a client whose queue is full is tried again after so long */
+    METRICS_MS = 1000,        /* a new page of metrics so often */
     LATE_REPLIES_MAX = 4096,  /* answers that are no request's, waiting for room in a client's queue */
     SCOPE_SECRET_BYTES = 192,
     UID_NAMES = 64,
@@ -66,6 +68,10 @@ struct totals {
     uint64_t accepted, done, failed, cancelled, refused, malformed, takeovers, tokens;
 };
 
+struct times {                /* of requests: [0] interactive, [1] batch */
+    struct histogram queue[2], first_token[2], total[2];
+};
+
 enum broker_state { BROKER_RUNNING, BROKER_DRAINING, BROKER_STOPPING };
 
 struct broker {
@@ -92,6 +98,9 @@ struct broker {
     uint32_t n_workers;
     struct supervisor_options supervision;
     struct totals totals;
+    struct times times;
+    struct metrics *metrics;  /* NULL: not served */
+    uint64_t metrics_due_ns;
 
     struct wire_buffer out;   /* the message being written */
     struct late_reply late[LATE_REPLIES_MAX];
@@ -153,5 +162,10 @@ void death_look(struct broker *b, struct worker *w);    /* its pidfd is readable
 void report_hello(struct broker *b, const char *user);  /* all three write b->out */
 void report_models(struct broker *b, struct span id);
 void report_status(struct broker *b, struct span id);
+
+/* --- metrics_page.c -------------------------------------------------------------------------- */
+
+/* Gives *ret_page (free()) of *ret_n bytes; NULL without memory. */
+void metrics_page(const struct broker *b, char **ret_page, size_t *ret_n);
 
 #endif

@@ -131,8 +131,10 @@ static enum status send_to(struct broker *b, uint32_t request, struct worker *w)
         record_write(&r->record, slot, generation, r->fair_tag, resume, n_resume, at);
         st = worker_link_commit(&w->link, slot, request, bytes);
         ending_sent(b, request, w, slot);
-        if (r->dispatched_ns == 0)
+        if (r->dispatched_ns == 0) {
             r->dispatched_ns = b->now_ns;
+            histogram_add(&b->times.queue[r->batch], (double)(b->now_ns - r->arrived_ns) / 1e9);
+        }
     }
     if (st == ST_CORRUPT) {
         log_error("worker_broke_rule", "slot=%" PRIu32 " life=%" PRIu32 " what=request-ring", w->slot, w->life);

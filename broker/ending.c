@@ -95,6 +95,7 @@ void ending_done(struct broker *b, uint32_t request)
         return;
     r->end = END_DONE;
     b->totals.done++;
+    histogram_add(&b->times.total[r->batch], (double)(b->now_ns - r->arrived_ns) / 1e9);
     struct account *a = &b->accounts.list[r->account];
     a->prompt_tokens += r->prompt_tokens;
     a->cached_tokens += r->cached_tokens;

@@ -110,8 +110,10 @@ static enum status on_token(struct broker *b, struct worker *w, uint32_t request
     if (r->logprobs && !e->head.token.has_logprobs)
         return broken(ret_rule, "logprobs-missing");
     b->totals.tokens++;
-    if (r->first_token_ns == 0)
+    if (r->first_token_ns == 0) {
         r->first_token_ns = b->now_ns;
+        histogram_add(&b->times.first_token[r->batch], (double)(b->now_ns - r->arrived_ns) / 1e9);
+    }
     memcpy(r->numerics_id, w->card.numerics_id, sizeof(r->numerics_id));
     int32_t id = e->head.token.id;
     enum status st = requests_append(&b->requests, &c->ids, &id, sizeof(id));

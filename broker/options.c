@@ -39,6 +39,10 @@ const struct config_key options_keys[] = {
       .help = "a worker that is not ready after so long is killed" },
     { .name = "slow-reader-seconds", .type = CONFIG_MS, .fallback = "60s", .value = "TIME", .min = 100, .max = 86400e3,
       .help = "a client that takes nothing of a full backlog for so long loses the request" },
+    { .name = "metrics-port", .type = CONFIG_U64, .fallback = "0", .value = "PORT", .max = 65535,
+      .help = "serve numbers for Prometheus at http://METRICS-ADDRESS:PORT/metrics; 0: do not" },
+    { .name = "metrics-address", .type = CONFIG_STRING, .fallback = "127.0.0.1", .value = "ADDRESS",
+      .help = "IPv4 or IPv6 address for it" },
     { .name = "ready-fd", .type = CONFIG_U64, .value = "FD", .min = 3, .max = 1 << 20,
       .help = "descriptor that gets the ready line, then is closed" },
     { .name = "self-check", .type = CONFIG_BOOL, .help = "verify every table in every pass of the loop, and abort when one is wrong; slow" },
@@ -244,6 +248,8 @@ static enum status read_all(struct options *o, struct error *err)
     o->start_ms = config_u64(o->config, "start-seconds");
     o->slow_reader_ms = config_u64(o->config, "slow-reader-seconds");
     o->user_running_max = config_u64(o->config, "user-running-max");
+    o->metrics_address = config_string(o->config, "metrics-address");
+    o->metrics_port = (uint16_t)config_u64(o->config, "metrics-port");
     o->self_check = config_bool(o->config, "self-check");
     o->users_file = config_string(o->config, "users-file");
     o->ready_fd = config_is_set(o->config, "ready-fd") ? (int)config_u64(o->config, "ready-fd") : -1;

@@ -35,6 +35,8 @@ struct options {
     uint32_t n_front_ends;
     const char *users_file;              /* NULL: none */
     bool self_check;                     /* verify every table in every pass of the loop */
+    const char *metrics_address;
+    uint16_t metrics_port;               /* 0: not served */
     int ready_fd;                        /* -1: none */
     enum log_level log_level;
     const char *log_level_name;

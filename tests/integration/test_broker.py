@@ -393,6 +393,33 @@ def the_users_file_says_who_may_do_what():
     shutil.rmtree(folder)
 
 
+def shows_its_numbers_to_prometheus():
+    import socket, urllib.request, urllib.error
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    with Pool(workers=2, args=["--metrics-port", str(port)]) as pool:
+        pool.client().generate(prompt="x", max_tokens=20, ignore_eos=True)
+        end = time.time() + 5
+        while True:
+            page = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=5).read().decode()
+            if 'weir_requests_total{result="done"} 1\n' in page:
+                break
+            assert time.time() < end, page
+            time.sleep(0.1)
+        names = [l.split(" ")[2] for l in page.splitlines() if l.startswith("# TYPE")]
+        assert len(names) == len(set(names)) and "weir_first_token_seconds" in names
+        for line in page.splitlines():
+            assert line.startswith("#") or (line.startswith("weir_") and float(line.rsplit(" ", 1)[1]) >= 0), line
+        assert 'weir_first_token_seconds_bucket{class="interactive",le="+Inf"} 1\n' in page
+        assert 'weir_worker_up{slot="1",model="fake"} 1\n' in page
+        try:
+            urllib.request.urlopen("http://127.0.0.1:%d/" % port, timeout=5)
+            assert False
+        except urllib.error.HTTPError as e:
+            assert e.code == 404
+
+
 def goes_on_with_what_an_earlier_broker_began():
     with Pool() as pool:
         c = pool.client()
@@ -508,5 +535,5 @@ if __name__ == "__main__":
          a_killed_worker_is_not_noticed, the_only_worker_killed_comes_back, an_exact_takeover_never_changes_kind, a_stopped_worker_is_taken_for_hung,
          a_request_that_kills_workers_is_refused_and_the_others_are_not, a_suspect_that_ends_is_cleared,
          noise_in_the_region_harms_nobody_else, a_worker_that_cannot_start_says_why, limits_are_named,
-         a_slow_reader_costs_only_itself, users_share_by_tokens, the_users_file_says_who_may_do_what, goes_on_with_what_an_earlier_broker_began, drains_on_sigterm,
+         a_slow_reader_costs_only_itself, users_share_by_tokens, the_users_file_says_who_may_do_what, shows_its_numbers_to_prometheus, goes_on_with_what_an_earlier_broker_began, drains_on_sigterm,
          workers_die_with_the_broker, a_second_broker_of_the_same_folder_is_refused, sixty_four_clients_come_and_go])
