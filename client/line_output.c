@@ -4,77 +4,14 @@
  * (broken bytes become U+FFFD, in the completions form "bytes:\xE2\x98") and "bytes" is exact. */
 #include "weir_batch.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <jansson.h>
 
+#include "answer_json.h"
 #include "client.h"
 #include "utf8.h"
-
-/* A JSON string of any bytes. */
-static json_t *text_json(const char *text, size_t bytes)
-{
-    struct span all = span_of(text, bytes);
-
-    if (utf8_valid(all))
-        return json_stringn(text, bytes);
-    char *fixed = malloc(bytes * 3 + 1), *at = fixed;
-    if (fixed == NULL)
-        return NULL;
-    while (all.n > 0) {
-        size_t good = utf8_valid_prefix(all);
-        memcpy(at, all.at, good);
-        at += good;
-        if (good < all.n) { /* one mark for each broken byte */
-            memcpy(at, "\xEF\xBF\xBD", 3);
-            at += 3;
-            good++;
-        }
-        all = span_of(all.at + good, all.n - good);
-    }
-    json_t *json = json_stringn(fixed, (size_t)(at - fixed));
-    free(fixed);
-    return json;
-}
-
-static json_t *bytes_json(const struct weir_token_logprob *t)
-{
-    json_t *list = json_array();
-
-    for (size_t i = 0; i < t->n_bytes; i++)
-        json_array_append_new(list, json_integer((unsigned char)t->bytes[i]));
-    return list;
-}
-
-/* --- log-probabilities ------------------------------------------------------------------------- */
-
-/* JSON has no infinity; OpenAI writes -9999 for a probability of nought. */
-static json_t *logprob_json(double logprob)
-{
-    return json_real(isfinite(logprob) ? logprob : -9999.0);
-}
-
-static json_t *chat_token(const struct weir_token_logprob *t)
-{
-    return json_pack("{s:o, s:o, s:o}", "token", text_json(t->bytes, t->n_bytes), "logprob",
-                     logprob_json(t->logprob), "bytes", bytes_json(t));
-}
-
-static json_t *chat_logprobs(const struct weir_choice *c)
-{
-    json_t *content = json_array();
-
-    for (size_t i = 0; i < c->n_ids; i++) {
-        json_t *token = chat_token(&c->logprobs[i]), *top = json_array();
-        for (size_t k = 0; k < c->logprobs[i].n_top; k++)
-            json_array_append_new(top, chat_token(&c->logprobs[i].top[k]));
-        json_object_set_new(token, "top_logprobs", top);
-        json_array_append_new(content, token);
-    }
-    return json_pack("{s:o}", "content", content);
-}
 
 /* A token as a key: as text if it is text, else as "bytes:\xNN..". */
 static json_t *token_name(const struct weir_token_logprob *t)
@@ -114,11 +51,11 @@ static json_t *text_logprobs(const struct weir_choice *c)
             json_t *name = token_name(&t->top[k]);
             /* Two tokens of the same text share one entry, the likelier's. */
             if (json_object_get(top, json_string_value(name)) == NULL)
-                json_object_set_new(top, json_string_value(name), logprob_json(t->top[k].logprob));
+                json_object_set_new(top, json_string_value(name), answer_json_logprob(t->top[k].logprob));
             json_decref(name);
         }
         json_array_append_new(tokens, token_name(t));
-        json_array_append_new(logprobs, logprob_json(t->logprob));
+        json_array_append_new(logprobs, answer_json_logprob(t->logprob));
         json_array_append_new(tops, top);
         json_array_append_new(offsets, json_integer((json_int_t)offset));
         offset += characters(t);
@@ -132,8 +69,8 @@ static json_t *text_logprobs(const struct weir_choice *c)
 static json_t *choice_json(const struct weir_line *line, const struct weir_choice *c, size_t index)
 {
     json_t *choice = json_pack("{s:I}", "index", (json_int_t)index),
-           *text = text_json(c->text, c->text_bytes);
-    json_t *logprobs = c->logprobs == NULL ? json_null() : line->chat ? chat_logprobs(c) : text_logprobs(c);
+           *text = answer_json_text(c->text, c->text_bytes);
+    json_t *logprobs = line->chat || c->logprobs == NULL ? answer_json_logprobs(c) : text_logprobs(c);
 
     if (line->chat)
         json_object_set_new(choice, "message", json_pack("{s:s, s:o}", "role", "assistant", "content", text));
@@ -201,12 +138,14 @@ char *weir_line_error(const struct weir_line *line, const struct weir_error *err
                       size_t *ret_bytes)
 {
     int http = error->http >= 400 ? error->http : 500;
-    json_t *body = json_pack("{s:{s:o, s:s, s:o, s:s}}", "error", "message",
-                             text_json(error->message, strlen(error->message)), "type", error_type(http),
-                             "param", text_json(error->param, strlen(error->param)), "code", error->code);
-    json_t *own = json_pack("{s:s, s:o, s:o, s:I}", "code", error->code, "message",
-                            text_json(error->message, strlen(error->message)), "param",
-                            text_json(error->param, strlen(error->param)), "line", (json_int_t)line->number);
+    json_t *body =
+        json_pack("{s:{s:o, s:s, s:o, s:s}}", "error", "message",
+                  answer_json_text(error->message, strlen(error->message)), "type", error_type(http), "param",
+                  answer_json_text(error->param, strlen(error->param)), "code", error->code);
+    json_t *own =
+        json_pack("{s:s, s:o, s:o, s:I}", "code", error->code, "message",
+                  answer_json_text(error->message, strlen(error->message)), "param",
+                  answer_json_text(error->param, strlen(error->param)), "line", (json_int_t)line->number);
 
     return line_json(line, id, http, body, own, ret_bytes);
 }

@@ -1,0 +1,303 @@
+/* cmd_chat.c - `weir chat`: a conversation.
+ *
+ * The whole conversation is sent each time; the pool's prefix cache makes that cheap.  ^C while an answer streams stops the answer: what
+ * was said of it stays in the conversation.  A turn that failed is taken back, so that the next begins where the last good one ended. */
+#include "commands.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "limits.h"
+#include "line_editor.h"
+#include "terminal.h"
+
+static struct request_flags options;
+static const char *system_text;
+
+struct chat {
+    struct weir_client *client;
+    int signals;
+    struct weir_message *messages; /* contents are ours, roles constants */
+    size_t n, capacity;
+    bool on_terminal;
+    enum exit_code code;
+};
+
+struct turn {
+    bool ended, newline_last;
+    int result;
+    struct weir_answer *answer;
+    struct weir_error err;
+};
+
+size_t chat_flags(struct flag *ret_flags)
+{
+    size_t n = request_flags_sampling(&options, ret_flags);
+
+    ret_flags[n++] = (struct flag){
+        "system", 0, FLAG_TEXT, &system_text, "TEXT", "the system prompt (default: the model's own)", 0, 0};
+    ret_flags[n++] = (struct flag){"chat-template",
+                                   0,
+                                   FLAG_TEXT,
+                                   &options.chat_template,
+                                   "NAME",
+                                   "chatml, llama3, gemma, ... (default: the model's)",
+                                   0,
+                                   0};
+    ret_flags[n] = command_connect_flag;
+    ret_flags[n++].to = &options.connect;
+    return n;
+}
+
+/* --- the conversation -------------------------------------------------------------------------- */
+
+static void forget(struct chat *c, size_t keep)
+{
+    while (c->n > keep)
+        free((void *)c->messages[--c->n].content);
+}
+
+static bool say(struct chat *c, const char *role, const char *text, size_t bytes)
+{
+    if (c->n == c->capacity) {
+        size_t more = c->capacity == 0 ? 32 : c->capacity * 2;
+        struct weir_message *grown = realloc(c->messages, more * sizeof(*grown));
+        if (grown == NULL)
+            return false;
+        c->messages = grown;
+        c->capacity = more;
+    }
+    char *copy = malloc(bytes + 1);
+    if (copy == NULL)
+        return false;
+    memcpy(copy, text, bytes);
+    copy[bytes] = '\0';
+    c->messages[c->n++] = (struct weir_message){role, copy, bytes};
+    return true;
+}
+
+static void begin(struct chat *c)
+{
+    forget(c, 0);
+    if (system_text != NULL && !say(c, "system", system_text, strlen(system_text)))
+        fprintf(stderr, "weir chat: out of memory\n");
+}
+
+/* --- one turn ---------------------------------------------------------------------------------- */
+
+static void on_event(const struct weir_event *e, void *arg)
+{
+    struct turn *t = arg;
+
+    if (t->result == WEIR_AGAIN)
+        t->result = weir_collect(&t->answer, e, &t->err);
+    if (e->type == WEIR_TEXT && e->text_bytes > 0) {
+        terminal_text(stdout, e->text, e->text_bytes);
+        fflush(stdout);
+        t->newline_last = e->text[e->text_bytes - 1] == '\n';
+    }
+    t->ended = t->ended || e->type == WEIR_DONE || e->type == WEIR_ERROR;
+}
+
+static void print_figures(const struct weir_answer *a)
+{
+    double s = (a->timings.total_ms - a->timings.first_token_ms) / 1000;
+
+    fprintf(stderr, "\x1b[2m[%u tokens", a->usage.completion_tokens);
+    if (s > 0 && a->usage.completion_tokens > 1)
+        fprintf(stderr, ", %.1f a second", (a->usage.completion_tokens - 1) / s);
+    fprintf(stderr, ", first after %.0f ms, %u of %u prompt tokens from the cache%s]\x1b[0m\n",
+            a->timings.first_token_ms, a->usage.cached_tokens, a->usage.prompt_tokens,
+            a->choices[0].finish == WEIR_FINISH_LENGTH ? "; cut at the limit" : "");
+}
+
+/* Wait for the answer; ^C cancels it, a second one (or SIGTERM) ends the program.  Gives true if ^C stopped it. */
+static bool wait_for_answer(struct chat *c, struct turn *t, uint64_t request)
+{
+    int signal_number = command_run(c->client, c->signals, &t->ended);
+
+    if (signal_number == 0)
+        return false;
+    weir_cancel(c->client, request);
+    if (signal_number == SIGTERM || command_run(c->client, c->signals, &t->ended) != 0)
+        c->code = EXIT_INTERRUPTED;
+    return true;
+}
+
+static void finish_turn(struct chat *c, struct turn *t, bool stopped, size_t before)
+{
+    const struct weir_choice *choice =
+        t->answer != NULL && t->answer->n_choices > 0 ? &t->answer->choices[0] : NULL;
+
+    if (!t->newline_last)
+        putchar('\n');
+    fflush(stdout);
+    if (stopped || t->result == WEIR_OK) {
+        const char *text = choice != NULL && choice->text != NULL ? choice->text : "";
+        if (!say(c, "assistant", text, choice != NULL ? choice->text_bytes : 0))
+            fprintf(stderr, "weir chat: out of memory\n");
+        if (c->on_terminal && stopped)
+            fprintf(stderr, "[stopped]\n");
+        else if (c->on_terminal && choice != NULL)
+            print_figures(t->answer);
+        return;
+    }
+    enum exit_code code = command_error("chat", &t->err);
+    if (!c->on_terminal)
+        c->code = code;
+    else if (strcmp(t->err.code, "context_overflow") == 0)
+        fprintf(stderr, "The conversation has become too long for the model; /reset starts a new one.\n");
+    forget(c, before);
+}
+
+static void turn(struct chat *c, const char *text, size_t bytes)
+{
+    struct turn t = {.result = WEIR_AGAIN, .newline_last = true};
+    struct weir_request r = {0};
+    size_t before = c->n;
+    uint64_t request = 0;
+    bool stopped = false;
+
+    if (request_flags_apply(&options, "chat", &r) != EXIT_DONE || !say(c, "user", text, bytes))
+        return;
+    r.messages = c->messages;
+    r.n_messages = c->n;
+    if (command_reconnect(c->client, c->signals) != 0) {
+        forget(c, before);
+        return;
+    }
+    t.result = weir_submit(c->client, &r, on_event, &t, &request, &t.err);
+    if (t.result == WEIR_OK) {
+        t.result = WEIR_AGAIN;
+        stopped = wait_for_answer(c, &t, request);
+    }
+    if (c->code != EXIT_INTERRUPTED)
+        finish_turn(c, &t, stopped, before);
+    weir_answer_free(t.answer);
+}
+
+/* --- commands ---------------------------------------------------------------------------------- */
+
+static const char help[] =
+    "/reset          begin a new conversation\n"
+    "/system TEXT    the same, with another system prompt (without TEXT: the model's own)\n"
+    "/quit           end (^D does too)\n"
+    "^C stops an answer.  A line that ends in \\ goes on in the next; one that begins with a blank is no "
+    "command.\n";
+
+/* Lines that begin with "/".  False: end. */
+static bool command(struct chat *c, const char *line)
+{
+    static char own_system[64 << 10];
+
+    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0)
+        return false;
+    if (strcmp(line, "/reset") == 0) {
+        begin(c);
+    } else if (strcmp(line, "/system") == 0) {
+        system_text = NULL;
+        begin(c);
+    } else if (strncmp(line, "/system ", 8) == 0) {
+        if (strlen(line + 8) >= sizeof(own_system)) {
+            fprintf(stderr, "weir chat: a system prompt here has at most %zu bytes\n",
+                    sizeof(own_system) - 1);
+            return true;
+        }
+        memcpy(own_system, line + 8, strlen(line + 8) + 1);
+        system_text = own_system;
+        begin(c);
+    } else {
+        if (strcmp(line, "/help") != 0)
+            fprintf(stderr, "weir chat: there is no %.*s\n", (int)strcspn(line, " "), line);
+        fputs(help, stderr);
+    }
+    return true;
+}
+
+/* A whole input: lines that end in "\" are joined. */
+static enum editor_end read_input(struct line_editor *editor, char **ret_text, size_t *ret_bytes)
+{
+    const char *line = NULL, *prompt = "> ";
+    char *all = NULL;
+    size_t n = 0, bytes = 0;
+
+    for (;;) {
+        enum editor_end end = line_editor_read(editor, prompt, &line, &bytes);
+        if (end != EDITOR_LINE) {
+            free(all);
+            return end;
+        }
+        char *grown = realloc(all, n + bytes + 2);
+        if (grown == NULL) {
+            free(all);
+            return EDITOR_END;
+        }
+        all = grown;
+        memcpy(all + n, line, bytes);
+        n += bytes;
+        all[n] = '\0';
+        if (n == 0 || all[n - 1] != '\\' || n > PROMPT_BYTES_MAX)
+            break;
+        all[n - 1] = '\n';
+        prompt = ". ";
+    }
+    *ret_text = all;
+    *ret_bytes = n;
+    return EDITOR_LINE;
+}
+
+static void converse(struct chat *c)
+{
+    struct line_editor *editor = line_editor_new(STDIN_FILENO, c->signals);
+    bool on = editor != NULL;
+
+    c->on_terminal = on && line_editor_on_terminal(editor);
+    if (c->on_terminal)
+        printf("weir chat: /help lists commands, ^D ends.\n");
+    while (on && c->code != EXIT_INTERRUPTED) {
+        char *text = NULL;
+        size_t bytes = 0;
+        enum editor_end end = read_input(editor, &text, &bytes);
+        if (end == EDITOR_SIGNAL) {
+            (void)command_signal(c->signals);
+            c->code = EXIT_INTERRUPTED;
+        }
+        if (end == EDITOR_LINE && text[0] == '/')
+            on = command(c, text);
+        else if (end == EDITOR_LINE && bytes > 0)
+            turn(c, text, bytes);
+        on = on && (end == EDITOR_LINE || (end == EDITOR_INTERRUPTED && c->on_terminal));
+        free(text);
+    }
+    line_editor_free(editor);
+}
+
+int cmd_chat(int argc, char **argv)
+{
+    struct flag flags[FLAGS_MAX];
+    struct weir_request checked = {0};
+    struct chat c = {0};
+    int n_args = flags_parse(flags, chat_flags(flags), "chat", argc, argv);
+
+    if (n_args == FLAGS_HELP)
+        return command_help("chat");
+    if (n_args < 0 || request_flags_apply(&options, "chat", &checked) != EXIT_DONE)
+        return EXIT_USAGE;
+    if (n_args > 1)
+        return command_usage("chat", "one question, please: put it in quotes (there are %d words)", n_args);
+    c.signals = command_signals();
+    c.code = command_open("chat", options.connect, &c.client);
+    if (c.code != EXIT_DONE)
+        return c.code;
+    begin(&c);
+    if (n_args == 1)
+        turn(&c, argv[0], strlen(argv[0]));
+    else
+        converse(&c);
+    forget(&c, 0);
+    free(c.messages);
+    weir_close(c.client);
+    return command_flush("chat") ? c.code : EXIT_FAILED;
+}

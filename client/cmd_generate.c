@@ -1,0 +1,142 @@
+/* cmd_generate.c - `weir generate`: one prompt, completed as it is given.
+ *
+ * One answer streams as it grows.  Several (--n) would be a muddle if they did, so they are printed one after the other at the end. */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "answer_json.h"
+#include "limits.h"
+#include "terminal.h"
+
+struct generation {
+    bool streaming;
+    bool ended;
+    bool newline_last; /* the text ended in a newline */
+    int result;        /* of weir_collect() */
+    struct weir_answer *answer;
+    struct weir_error err;
+};
+
+static struct request_flags options;
+
+size_t generate_flags(struct flag *ret_flags)
+{
+    size_t n = request_flags_sampling(&options, ret_flags);
+    const struct flag own[] = {
+        {"n", 'n', FLAG_U32, &options.n, "N", "this many completions", 1, CHOICES_MAX},
+        {"raw", 0, FLAG_SWITCH, &options.raw, NULL, "read special tokens in the prompt as such", 0, 0},
+        {"json", 0, FLAG_SWITCH, &options.json, NULL, "print one JSON object at the end", 0, 0},
+        {"logprobs", 0, FLAG_SWITCH, &options.logprobs, NULL,
+         "with --json: the log-probability of each token", 0, 0},
+        {"top-logprobs", 0, FLAG_U32, &options.top_logprobs, "K",
+         "with --json: also of the K likeliest at its place", 0, LOGPROBS_MAX},
+    };
+
+    memcpy(ret_flags + n, own, sizeof(own));
+    n += sizeof(own) / sizeof(own[0]);
+    ret_flags[n] = command_connect_flag;
+    ret_flags[n++].to = &options.connect;
+    return n;
+}
+
+static void on_event(const struct weir_event *e, void *arg)
+{
+    struct generation *g = arg;
+
+    if (g->result == WEIR_AGAIN)
+        g->result = weir_collect(&g->answer, e, &g->err);
+    if (e->type == WEIR_TEXT && g->streaming && e->text_bytes > 0) {
+        terminal_text(stdout, e->text, e->text_bytes);
+        fflush(stdout);
+        g->newline_last = e->text[e->text_bytes - 1] == '\n';
+    }
+    g->ended = g->ended || e->type == WEIR_DONE || e->type == WEIR_ERROR;
+}
+
+static void end_line(const struct generation *g)
+{
+    if (g->streaming && terminal_is(stdout) && !g->newline_last)
+        putchar('\n');
+}
+
+static void print_choices(const struct weir_answer *a)
+{
+    for (size_t i = 0; i < a->n_choices; i++) {
+        const struct weir_choice *c = &a->choices[i];
+        printf("--- %zu of %zu (%s)\n", i + 1, a->n_choices, weir_finish_name(c->finish));
+        terminal_text(stdout, c->text, c->text_bytes);
+        if (c->text_bytes == 0 || c->text[c->text_bytes - 1] != '\n')
+            putchar('\n');
+    }
+}
+
+static enum exit_code report(struct generation *g)
+{
+    if (g->result != WEIR_OK) {
+        end_line(g);
+        if (options.json)
+            command_print_json(json_pack("{s:o}", "error", command_error_json(&g->err)));
+        return command_error("generate", &g->err);
+    }
+    if (options.json)
+        return command_print_json(answer_json(g->answer));
+    if (!g->streaming)
+        print_choices(g->answer);
+    end_line(g);
+    if (g->streaming && terminal_is(stdout) && terminal_is(stderr) &&
+        g->answer->choices[0].finish == WEIR_FINISH_LENGTH)
+        fprintf(stderr, "[%u tokens: the limit]\n", g->answer->usage.completion_tokens);
+    return command_flush("generate") ? EXIT_DONE : EXIT_FAILED;
+}
+
+static enum exit_code generate(const struct weir_request *r)
+{
+    struct generation g = {
+        .streaming = !options.json && r->n <= 1, .result = WEIR_AGAIN, .newline_last = true};
+    struct weir_client *c = NULL;
+    int signals = command_signals();
+    enum exit_code code = command_open("generate", options.connect, &c);
+
+    if (code != EXIT_DONE)
+        return code;
+    if (weir_submit(c, r, on_event, &g, NULL, &g.err) != WEIR_OK) {
+        code = command_error("generate", &g.err);
+    } else if (command_run(c, signals, &g.ended) != 0) {
+        end_line(&g);
+        code = EXIT_INTERRUPTED;
+    } else {
+        code = report(&g);
+    }
+    weir_close(c);
+    weir_answer_free(g.answer);
+    return code;
+}
+
+int cmd_generate(int argc, char **argv)
+{
+    struct flag flags[FLAGS_MAX];
+    struct weir_request r = {0};
+    char *prompt = NULL;
+    int n_args = flags_parse(flags, generate_flags(flags), "generate", argc, argv);
+
+    if (n_args == FLAGS_HELP)
+        return command_help("generate");
+    if (n_args < 0 || request_flags_apply(&options, "generate", &r) != EXIT_DONE)
+        return EXIT_USAGE;
+    if (n_args > 1)
+        return command_usage("generate", "one prompt, please: put it in quotes (there are %d words)", n_args);
+    if (n_args == 0 && isatty(STDIN_FILENO))
+        return command_usage("generate", "what shall be completed?  Give a prompt, or - for standard input");
+    if (r.logprobs && !options.json)
+        return command_usage("generate", "--logprobs needs --json");
+    enum exit_code code = command_text("generate", n_args == 1 ? argv[0] : "-", &prompt, &r.prompt_bytes);
+    if (code != EXIT_DONE)
+        return code;
+    r.prompt = prompt;
+    code = generate(&r);
+    free(prompt);
+    return code;
+}

@@ -1,0 +1,208 @@
+/* cmd_status.c - `weir status`: how the pool is, or wait until it can work.
+ *
+ * Ready means: the broker runs and at least one worker is ready.  --wait-ready is what scripts call after they have started a
+ * pool, so it also waits for a broker that is not there yet. */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "clock.h"
+#include "terminal.h"
+
+static struct {
+    const char *connect;
+    bool json;
+    uint32_t wait_ms;
+} options;
+
+enum { RETRY_MS = 100 };
+
+size_t status_flags(struct flag *ret_flags)
+{
+    size_t n = 0;
+
+    ret_flags[n++] =
+        (struct flag){"json", 0, FLAG_SWITCH, &options.json, NULL, "print the broker's answer as JSON", 0, 0};
+    ret_flags[n++] =
+        (struct flag){"wait-ready",
+                      0,
+                      FLAG_MS,
+                      &options.wait_ms,
+                      "SECONDS",
+                      "wait until a worker is ready, at most so long; exit code 3 or 4 if none is",
+                      0,
+                      0};
+    ret_flags[n] = command_connect_flag;
+    ret_flags[n++].to = &options.connect;
+    return n;
+}
+
+/* --- asking ------------------------------------------------------------------------------------ */
+
+static const char *text_of(const json_t *v, const char *key)
+{
+    const char *text = json_string_value(json_object_get(v, key));
+
+    return text != NULL ? text : "";
+}
+
+static double number_of(const json_t *v, const char *key)
+{
+    return json_number_value(json_object_get(v, key));
+}
+
+static bool is_ready(const json_t *status)
+{
+    json_t *worker;
+    size_t i;
+
+    if (strcmp(text_of(status, "state"), "running") != 0)
+        return false;
+    json_array_foreach(json_object_get(status, "workers"), i,
+                       worker) if (strcmp(text_of(worker, "state"), "ready") == 0) return true;
+    return false;
+}
+
+/* One try, with a client of its own: the broker may be another one each time. */
+static json_t *ask(struct weir_error *err)
+{
+    struct weir_client *c = NULL;
+    char *text = NULL;
+    json_t *status = NULL;
+
+    if (weir_open(&c, &(struct weir_options){.endpoint = options.connect, .name = "weir status"}, err) !=
+        WEIR_OK)
+        return NULL;
+    if (weir_query_wait(c, WEIR_QUERY_STATUS, &text, err) == WEIR_OK) {
+        status = json_loads(text, 0, NULL);
+        if (status == NULL)
+            snprintf(err->code, sizeof(err->code), "internal_error");
+    }
+    free(text);
+    weir_close(c);
+    return status;
+}
+
+/* Until ready or the time is over.  Gives the last status, or NULL with *err. */
+static json_t *ask_until_ready(struct weir_error *err)
+{
+    uint64_t until = clock_now_ns() + options.wait_ms * 1000000ull;
+
+    for (;;) {
+        json_t *status = ask(err);
+        bool again = status == NULL ? command_exit_code(err) == EXIT_UNREACHABLE : !is_ready(status);
+        if (!again || clock_now_ns() >= until)
+            return status;
+        json_decref(status);
+        nanosleep(&(struct timespec){.tv_nsec = RETRY_MS * 1000000L}, NULL);
+    }
+}
+
+/* --- telling ----------------------------------------------------------------------------------- */
+
+static void print_duration(double s)
+{
+    if (s >= 86400)
+        printf("%ldd %ldh", (long)s / 86400, (long)s % 86400 / 3600);
+    else if (s >= 3600)
+        printf("%ldh %ldm", (long)s / 3600, (long)s % 3600 / 60);
+    else if (s >= 60)
+        printf("%ldm %lds", (long)s / 60, (long)s % 60);
+    else
+        printf("%.0fs", s);
+}
+
+static void print_name(const char *text, int width)
+{
+    terminal_text(stdout, text, strlen(text));
+    printf("%*s", width > (int)strlen(text) ? width - (int)strlen(text) : 0, "");
+}
+
+static void print_worker(const json_t *w)
+{
+    printf("  %2.0f  ", number_of(w, "slot"));
+    print_name(text_of(w, "state"), 10);
+    print_name(text_of(w, "model"), 28);
+    print_name(text_of(w, "device"), 22);
+    if (json_object_get(w, "blocks_total") != NULL)
+        printf("%4.0f run %4.0f wait  KV %3.0f%% pinned %3.0f%% cached  %.0f tok", number_of(w, "running"),
+               number_of(w, "waiting"),
+               100 * number_of(w, "blocks_pinned") / (number_of(w, "blocks_total") + 1e-9),
+               100 * number_of(w, "blocks_cached") / (number_of(w, "blocks_total") + 1e-9),
+               number_of(w, "tokens_generated"));
+    if (number_of(w, "restarts") > 0)
+        printf("  %.0f restarts", number_of(w, "restarts"));
+    const char *error = text_of(w, "error");
+    if (error[0] != '\0') {
+        fputs("  ", stdout);
+        terminal_text(stdout, error, strlen(error));
+    }
+    putchar('\n');
+}
+
+static void print_user(const json_t *u)
+{
+    double prompt = number_of(u, "prompt_tokens");
+
+    printf("  ");
+    print_name(text_of(u, "name"), 18);
+    printf("%4.0f running %4.0f queued  %.0f requests, %.0f prompt tokens (%.0f%% cached), %.0f generated\n",
+           number_of(u, "running"), number_of(u, "queued"), number_of(u, "requests"), prompt,
+           prompt > 0 ? 100 * number_of(u, "cached_tokens") / prompt : 0.0,
+           number_of(u, "completion_tokens"));
+}
+
+static void print_status(const json_t *s)
+{
+    const json_t *pool = json_object_get(s, "pool"), *totals = json_object_get(s, "totals");
+    json_t *item;
+    size_t i;
+
+    printf("weir-broker %s, ", text_of(s, "version"));
+    print_name(text_of(s, "state"), 0);
+    printf(" for ");
+    print_duration(number_of(s, "up_s"));
+    printf(": %.0f running, %.0f + %.0f queued (interactive + batch), %.0f clients\n",
+           number_of(pool, "running"), number_of(pool, "queued_interactive"), number_of(pool, "queued_batch"),
+           number_of(pool, "clients"));
+    printf("so far: %.0f done, %.0f failed, %.0f cancelled, %.0f takeovers, %.0f tokens\n",
+           number_of(totals, "done"), number_of(totals, "failed"), number_of(totals, "cancelled"),
+           number_of(totals, "takeovers"), number_of(totals, "tokens"));
+    printf("workers:\n");
+    json_array_foreach(json_object_get(s, "workers"), i, item) print_worker(item);
+    if (json_array_size(json_object_get(s, "users")) > 0)
+        printf("users:\n");
+    json_array_foreach(json_object_get(s, "users"), i, item) print_user(item);
+}
+
+int cmd_status(int argc, char **argv)
+{
+    struct flag flags[FLAGS_MAX];
+    struct weir_error err;
+    int n_args = flags_parse(flags, status_flags(flags), "status", argc, argv);
+
+    if (n_args == FLAGS_HELP)
+        return command_help("status");
+    if (n_args < 0)
+        return EXIT_USAGE;
+    if (n_args > 0)
+        return command_usage("status", "it takes no argument, but there is \"%s\"", argv[0]);
+    json_t *status = options.wait_ms > 0 ? ask_until_ready(&err) : ask(&err);
+    if (status == NULL)
+        return command_error("status", &err);
+    enum exit_code code = EXIT_DONE;
+    if (options.json) {
+        code = command_print_json(json_incref(status));
+    } else {
+        print_status(status);
+        code = command_flush("status") ? EXIT_DONE : EXIT_FAILED;
+    }
+    if (options.wait_ms > 0 && !is_ready(status)) {
+        fprintf(stderr, "weir status: no worker was ready within %u ms\n", options.wait_ms);
+        code = EXIT_REFUSED;
+    }
+    json_decref(status);
+    return code;
+}

@@ -1,0 +1,33 @@
+/* commands.h - the verbs of `weir`, one file each, and the flags they show in their help. */
+#ifndef COMMANDS_H
+#define COMMANDS_H
+
+#include "command.h"
+
+int cmd_generate(int argc, char **argv);
+int cmd_chat(int argc, char **argv);
+int cmd_batch(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
+int cmd_models(int argc, char **argv);
+int cmd_status(int argc, char **argv);
+int cmd_serve(int argc, char **argv);
+int cmd_version(int argc, char **argv);
+int cmd_help(int argc, char **argv);
+int cmd_user(int argc, char **argv);
+int cmd_gateway(int argc, char **argv);
+
+size_t generate_flags(struct flag *ret_flags);
+size_t chat_flags(struct flag *ret_flags);
+size_t batch_flags(struct flag *ret_flags);
+size_t tokenize_flags(struct flag *ret_flags);
+size_t pool_flags(struct flag *ret_flags);   /* of models */
+size_t status_flags(struct flag *ret_flags);
+size_t version_flags(struct flag *ret_flags);
+
+/* The help of one verb on standard output; EXIT_DONE. */
+int command_help(const char *verb);
+
+/* Beside this program, else the name alone (found by PATH).  path [4096]. */
+const char *command_sibling(const char *name, char *path);
+
+#endif

@@ -1,0 +1,199 @@
+/* main.c - the table of verbs of `weir`, and the few verbs that are about the program itself. */
+#include "commands.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "version.h"
+
+const struct verb verbs[] = {
+    {"generate", cmd_generate, "[OPTIONS] PROMPT|-", "complete a prompt as it is given",
+     "Completes PROMPT (or standard input) and streams the answer.", generate_flags},
+    {"chat", cmd_chat, "[OPTIONS] [QUESTION]", "talk with a model",
+     "Several turns; ^C stops an answer, /help lists commands.  With QUESTION: one answer.  Without a "
+     "terminal: a question a line.",
+     chat_flags},
+    {"batch", cmd_batch, "[OPTIONS] FILE|-", "answer a file of requests, as they come",
+     "FILE has a request a line: OpenAI's batch form, or {\"prompt\": ..} or {\"messages\": [..]} with an "
+     "optional \"id\" and parameters.\n"
+     "Answers come in OpenAI's batch output form.  With -o a run that was stopped goes on where it was.",
+     batch_flags},
+    {"tokenize", cmd_tokenize, "[OPTIONS] TEXT|-", "the token ids of a text", NULL, tokenize_flags},
+    {"models", cmd_models, "[OPTIONS]", "what the pool serves", NULL, pool_flags},
+    {"status", cmd_status, "[OPTIONS]", "how the pool is; wait until it is ready", NULL, status_flags},
+    {"serve", cmd_serve, "[OPTIONS] --model FILE", "start a pool here, in the foreground", NULL, NULL},
+    {"user", cmd_user, "add|remove|list [NAME] [--key FILE]", "who may come by ssh (weir-gateway user)", NULL,
+     NULL},
+    {"gateway", cmd_gateway, "[OPTIONS]", "the ssh gateway alone (weir-gateway)", NULL, NULL},
+    {"version", cmd_version, "[--json]", "which program this is", NULL, version_flags},
+    {"help", cmd_help, "[VERB]", "this list, or all about one verb", NULL, NULL},
+};
+const size_t n_verbs = sizeof(verbs) / sizeof(verbs[0]);
+
+static const char exit_codes[] =
+    "exit codes:\n"
+    "  0    done\n"
+    "  1    the request failed, or some lines of a file did\n"
+    "  2    wrong usage\n"
+    "  3    no broker\n"
+    "  4    refused: busy, no worker, shutting down, or not allowed; trying later may help\n"
+    "  130  interrupted\n";
+
+static const struct verb *find_verb(const char *name)
+{
+    for (size_t i = 0; i < n_verbs; i++)
+        if (strcmp(verbs[i].name, name) == 0)
+            return &verbs[i];
+    return NULL;
+}
+
+/* --- help and version -------------------------------------------------------------------------- */
+
+static void print_list(FILE *out)
+{
+    fprintf(out, "usage: weir VERB [OPTIONS] ...\n\n");
+    for (size_t i = 0; i < n_verbs; i++)
+        fprintf(out, "  %-10s %s\n", verbs[i].name, verbs[i].summary);
+    fprintf(out,
+            "\n`weir help VERB` tells all of one.  Requests go to --connect ENDPOINT, else WEIR_CONNECT, "
+            "else the local pool.\n\n%s",
+            exit_codes);
+}
+
+int command_help(const char *name)
+{
+    struct flag flags[FLAGS_MAX];
+    const struct verb *v = find_verb(name);
+
+    printf("usage: weir %s %s\n%s\n", v->name, v->usage, v->about != NULL ? v->about : v->summary);
+    if (v->flags != NULL) {
+        printf("\n");
+        flags_print(stdout, flags, v->flags(flags));
+    }
+    printf("\n%s", exit_codes);
+    return command_flush(name) ? EXIT_DONE : EXIT_FAILED;
+}
+
+static int unknown_verb(const char *name)
+{
+    const char *names[sizeof(verbs) / sizeof(verbs[0])];
+
+    for (size_t i = 0; i < n_verbs; i++)
+        names[i] = verbs[i].name;
+    const char *near = flags_nearest(name, names, n_verbs);
+    if (near != NULL)
+        fprintf(stderr, "weir: there is no verb \"%s\"; did you mean \"%s\"?\n", name, near);
+    else
+        fprintf(stderr, "weir: there is no verb \"%s\"; `weir help` lists them\n", name);
+    return EXIT_USAGE;
+}
+
+int cmd_help(int argc, char **argv)
+{
+    if (argc == 0) {
+        print_list(stdout);
+        return command_flush("help") ? EXIT_DONE : EXIT_FAILED;
+    }
+    if (find_verb(argv[0]) == NULL)
+        return unknown_verb(argv[0]);
+    if (strcmp(argv[0], "serve") == 0 || strcmp(argv[0], "user") == 0 || strcmp(argv[0], "gateway") == 0) {
+        char *help[] = {argv[0], (char[]){"--help"}, NULL}; /* they tell it themselves */
+        return find_verb(argv[0])->run(1, help + 1);
+    }
+    return command_help(argv[0]);
+}
+
+static bool version_json;
+
+size_t version_flags(struct flag *ret_flags)
+{
+    ret_flags[0] = (struct flag){
+        "json", 0, FLAG_SWITCH, &version_json, NULL, "print {\"version\": .., \"build\": ..}", 0, 0};
+    return 1;
+}
+
+int cmd_version(int argc, char **argv)
+{
+    struct flag flags[FLAGS_MAX];
+    int n_args = flags_parse(flags, version_flags(flags), "version", argc, argv);
+
+    if (n_args == FLAGS_HELP)
+        return command_help("version");
+    if (n_args < 0)
+        return EXIT_USAGE;
+    if (n_args > 0)
+        return command_usage("version", "it takes no argument, but there is \"%s\"", argv[0]);
+    if (version_json)
+        return command_print_json(
+            json_pack("{s:s, s:s}", "version", version_text(), "build", version_build_id()));
+    printf("weir %s (%s)\n", version_text(), version_build_id());
+    return command_flush("version") ? EXIT_DONE : EXIT_FAILED;
+}
+
+/* --- other programs ---------------------------------------------------------------------------- */
+
+const char *command_sibling(const char *name, char *path)
+{
+    ssize_t n = readlink("/proc/self/exe", path, 4096 - 64);
+
+    while (n > 0 && path[n - 1] != '/')
+        n--;
+    if (n > 0) {
+        snprintf(path + n, 64, "%s", name);
+        if (access(path, X_OK) == 0)
+            return path;
+    }
+    snprintf(path, 64, "%s", name);
+    return path;
+}
+
+/* Become weir-gateway, with `first` (if any) and the rest of our words. */
+static int become_gateway(const char *first, int argc, char **argv)
+{
+    char path[4096];
+    char **words = calloc((size_t)argc + 3, sizeof(*words));
+    size_t n = 0;
+
+    if (words == NULL)
+        return EXIT_FAILED;
+    words[n++] = (char[]){"weir-gateway"};
+    if (first != NULL)
+        words[n++] = (char *)(uintptr_t)first;
+    for (int i = 0; i < argc; i++)
+        words[n++] = argv[i];
+    execvp(command_sibling("weir-gateway", path), words);
+    fprintf(stderr, "weir: cannot start %s: %s\n", path, strerror(errno));
+    free(words);
+    return EXIT_FAILED;
+}
+
+int cmd_user(int argc, char **argv)
+{
+    return become_gateway("user", argc, argv);
+}
+
+int cmd_gateway(int argc, char **argv)
+{
+    return become_gateway(NULL, argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_list(stderr);
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--connect") == 0 && argc > 3) { /* before the verb is as good as behind it */
+        setenv("WEIR_CONNECT", argv[2], 1);
+        argv += 2;
+        argc -= 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return cmd_help(0, NULL);
+    if (strcmp(argv[1], "--version") == 0)
+        return cmd_version(0, NULL);
+    const struct verb *v = find_verb(argv[1]);
+    return v != NULL ? v->run(argc - 2, argv + 2) : unknown_verb(argv[1]);
+}
