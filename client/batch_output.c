@@ -113,11 +113,7 @@ static int open_file(struct batch_output *out, struct batch_ids *ids, struct wei
         weir_error_format(err, ERR_KEY_CONFLICT, "", "another run writes %s", out->path);
         return WEIR_FAILED;
     }
-    if (read_earlier(out, ids, err) != WEIR_OK)
-        return WEIR_FAILED;
-    if (unlink(out->errors_path) != 0 && errno != ENOENT)
-        return failed(err, "remove", out->errors_path);
-    return WEIR_OK;
+    return read_earlier(out, ids, err);
 }
 
 int batch_output_open(struct batch_output *out, const char *path, const char *errors_path,
@@ -210,8 +206,10 @@ int batch_output_sync(struct batch_output *out, uint64_t now_ns, bool force, str
     return WEIR_OK;
 }
 
-void batch_output_close(struct batch_output *out)
+void batch_output_close(struct batch_output *out, bool finished)
 {
+    if (finished && out->own_fd && out->errors_fd < 0)
+        unlink(out->errors_path);
     if (out->own_fd)
         close(out->fd);
     if (out->errors_fd > STDERR_FILENO)

@@ -3,7 +3,7 @@
  * An output line's id is "batch_req_HASH-N": the hash of the input line it answers (16 hexadecimal digits) and its number.  So a run that
  * goes on where another stopped knows that an answer is to the same line, not only to one of the same custom_id.
  * A file is written by whole lines at its end; after a crash the piece behind the last newline is cut off.
- * The errors file is written anew by each run: what failed is tried again. */
+ * The errors file is written anew by each run, from its first error on: what failed is tried again. */
 #ifndef BATCH_OUTPUT_H
 #define BATCH_OUTPUT_H
 
@@ -33,7 +33,8 @@ int batch_output_open(struct batch_output *out, const char *path, const char *er
 int batch_output_put(struct batch_output *out, bool is_error, const char *text, size_t bytes, struct weir_error *err);
 /* To the disk, at most every few seconds unless forced. */
 int batch_output_sync(struct batch_output *out, uint64_t now_ns, bool force, struct weir_error *err);
-void batch_output_close(struct batch_output *out);
+/* finished: every line has its end; then an errors file of an earlier run is removed if this one had no error. */
+void batch_output_close(struct batch_output *out, bool finished);
 
 /* The hash of an input line: white space around it does not count.  Never 0. */
 uint64_t batch_line_hash(const char *text, size_t bytes);

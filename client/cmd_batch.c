@@ -406,21 +406,21 @@ static enum exit_code finish(struct batch *b)
             weir_error_format(&b->err, ERR_UNREACHABLE, "", "the broker is away");
         command_error("batch", &b->err);
     }
-    if (b->broken || b->code == EXIT_INTERRUPTED) {
+    if (b->code == EXIT_INTERRUPTED || b->code == EXIT_UNREACHABLE)
         fprintf(stderr, "weir batch: stopped before the end%s\n",
                 options.output != NULL ? "; the same command goes on from here" : "");
+    if (b->broken || b->code == EXIT_INTERRUPTED)
         return b->code;
-    }
     return b->progress.n_failed > 0 ? EXIT_FAILED : EXIT_DONE;
 }
 
-static void batch_deinit(struct batch *b)
+static void batch_deinit(struct batch *b, bool finished)
 {
     weir_close(b->client); /* nobody calls back any more */
     while (b->youngest != NULL)
         job_free(b->youngest);
     batch_input_free(b->input);
-    batch_output_close(&b->output);
+    batch_output_close(&b->output, finished);
     batch_ids_deinit(&b->ids);
 }
 
@@ -434,6 +434,7 @@ static enum exit_code batch(const char *path)
     b->output.errors_fd = -1;
     int signals = command_signals();
     enum exit_code code = EXIT_FAILED;
+    bool finished = false;
     if (batch_input_open(path, &b->input, &err) != WEIR_OK ||
         batch_output_open(&b->output, options.output, options.errors, &b->ids, &err) != WEIR_OK) {
         command_error("batch", &err);
@@ -448,8 +449,9 @@ static enum exit_code batch(const char *path)
                                           .told_ns = clock_now_ns()};
     run(b, signals);
     code = finish(b);
+    finished = !b->broken && code != EXIT_INTERRUPTED;
 out:
-    batch_deinit(b);
+    batch_deinit(b, finished);
     free(b);
     return code;
 }
