@@ -11,6 +11,7 @@
 
 struct item {
     uint32_t entry, kv_head, head_set, first_token, n_tokens, n_heads;
+    uint32_t row, out; /* first row of the step, and of the input it is written to */
 };
 
 struct kv_view kv_view_of(const struct backend *b, uint32_t l, uint32_t kv_head, const uint32_t *blocks)
@@ -45,26 +46,6 @@ void attend_prepare(struct backend *b)
     s->split_items = b->options.n_threads > 1 && n <= SPLIT_ITEMS_MAX && s->split_count > 1 && s->n_rows == s->plan->n_entries ? n : 0;
 }
 
-static struct item item_of(const struct backend *b, uint32_t i)
-{
-    const struct step *s = &b->step;
-    struct item it = { 0 };
-
-    while (i >= s->item_start[it.entry + 1])
-        it.entry++;
-    const struct plan_entry *e = &s->plan->entries[it.entry];
-    i -= s->item_start[it.entry];
-    const uint32_t n_sets = b->m->n_kv_heads * b->head_sets, tile = tiles_of(b, e) - 1 - i / n_sets;
-    it.kv_head = i % n_sets / b->head_sets;
-    it.head_set = i % b->head_sets;
-    it.first_token = tile * b->tokens_per_tile;
-    it.n_tokens = e->n_tokens - it.first_token < b->tokens_per_tile ? e->n_tokens - it.first_token : b->tokens_per_tile;
-    it.n_heads = b->heads_per_group - it.head_set * b->heads_per_tile;
-    if (it.n_heads > b->heads_per_tile)
-        it.n_heads = b->heads_per_tile;
-    return it;
-}
-
 static uint32_t first_row(const struct backend *b, uint32_t entry)
 {
     uint32_t row = 0;
@@ -74,10 +55,45 @@ static uint32_t first_row(const struct backend *b, uint32_t entry)
     return row;
 }
 
+static uint32_t n_items(const struct backend *b)
+{
+    const struct step *s = &b->step;
+
+    return s->compact ? s->n_out * b->m->n_kv_heads * b->head_sets : s->item_start[s->plan->n_entries];
+}
+
+static struct item item_of(const struct backend *b, uint32_t i)
+{
+    const struct step *s = &b->step;
+    const uint32_t n_sets = b->m->n_kv_heads * b->head_sets;
+    struct item it = { .n_tokens = 1 };
+
+    if (s->compact) {
+        it.out = i / n_sets;
+        it.row = s->out_row[it.out];
+        it.entry = s->entry[it.row];
+        it.first_token = s->position[it.row] - s->plan->entries[it.entry].n_past;
+    } else {
+        while (i >= s->item_start[it.entry + 1])
+            it.entry++;
+        const struct plan_entry *e = &s->plan->entries[it.entry];
+        i -= s->item_start[it.entry];
+        it.first_token = (tiles_of(b, e) - 1 - i / n_sets) * b->tokens_per_tile;
+        it.n_tokens = e->n_tokens - it.first_token < b->tokens_per_tile ? e->n_tokens - it.first_token : b->tokens_per_tile;
+        it.row = it.out = first_row(b, it.entry) + it.first_token;
+    }
+    it.kv_head = i % n_sets / b->head_sets;
+    it.head_set = i % b->head_sets;
+    it.n_heads = b->heads_per_group - it.head_set * b->heads_per_tile;
+    if (it.n_heads > b->heads_per_tile)
+        it.n_heads = b->heads_per_tile;
+    return it;
+}
+
 static void make_tile(const struct backend *b, uint32_t l, const struct item *it, struct attention_tile *t)
 {
     const struct plan_entry *e = &b->step.plan->entries[it->entry];
-    const uint32_t row = first_row(b, it->entry) + it->first_token, dim = b->m->head_dim, window = b->m->layers[l].window;
+    const uint32_t dim = b->m->head_dim, window = b->m->layers[l].window;
     const uint32_t head = it->kv_head * b->heads_per_group + it->head_set * b->heads_per_tile;
 
     t->kv = kv_view_of(b, l, it->kv_head, e->blocks);
@@ -85,7 +101,7 @@ static void make_tile(const struct backend *b, uint32_t l, const struct item *it
     for (uint32_t i = 0; i < it->n_tokens; i++) {
         const uint32_t seen = e->n_past + it->first_token + i + 1;
         for (uint32_t h = 0; h < it->n_heads; h++, t->n++) {
-            t->q[t->n] = b->step.q + ((size_t)(row + i) * b->m->n_heads + head + h) * dim;
+            t->q[t->n] = b->step.q + ((size_t)(it->row + i) * b->m->n_heads + head + h) * dim;
             t->hi[t->n] = seen;
             t->lo[t->n] = window > 0 && seen > window ? seen - window : 0;
         }
@@ -95,22 +111,22 @@ static void make_tile(const struct backend *b, uint32_t l, const struct item *it
 /* The finished rows go to the input of the output projection. */
 static void put_out(const struct backend *b, const struct item *it, const struct attention_state *state, float *row_buffer)
 {
-    const uint32_t row = first_row(b, it->entry) + it->first_token, dim = b->m->head_dim;
+    const uint32_t dim = b->m->head_dim, n_out = b->step.compact ? b->step.n_out : b->step.n_rows;
     const uint32_t head = it->kv_head * b->heads_per_group + it->head_set * b->heads_per_tile;
     const struct step *s = &b->step;
 
     for (uint32_t i = 0; i < it->n_tokens; i++) {
-        const uint32_t width = (row + i) / TILE_ROWS == s->n_tiles - 1 ? s->last_width : TILE_ROWS;
+        const uint32_t width = width_of_tile(n_out, (it->out + i) / TILE_ROWS);
         for (uint32_t h = 0; h < it->n_heads; h++)
             b->k->attention_end(state, i * it->n_heads + h, dim, row_buffer + (size_t)h * dim);
-        input_put(b, &s->in_o, row + i, width, head * dim, it->n_heads * dim, row_buffer);
+        input_put(b, &s->in_o, it->out + i, width, head * dim, it->n_heads * dim, row_buffer);
     }
 }
 
 static void attend_items(struct backend *b, uint32_t l, uint32_t thread)
 {
     struct thread_scratch *own = &b->threads[thread];
-    const uint32_t n = b->step.item_start[b->step.plan->n_entries];
+    const uint32_t n = n_items(b);
     struct attention_state state = { .o = own->o };
     struct attention_tile t;
 
@@ -171,7 +187,7 @@ static void attend_shared(struct backend *b, uint32_t l, uint32_t thread)
 
 void attend_layer(struct backend *b, uint32_t l, uint32_t thread)
 {
-    if (b->step.split_items > 0)
+    if (b->step.split_items > 0 && !b->step.compact)
         attend_shared(b, l, thread);
     else
         attend_items(b, l, thread);

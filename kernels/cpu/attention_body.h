@@ -11,21 +11,47 @@
  * K lies transposed: a lane of the vector is a position; V lies with a lane a dimension.  Several queries and blocks at a
  * time keep enough sums in flight to hide the latency of fma, and use each K or V loaded and converted several times. */
 
-enum { BATCH_QUERIES = 12, BATCH_BLOCKS = 4, BATCH_DIMS = 4 };
+enum { BATCH_QUERIES = 12, BATCH_BLOCKS = 4, BATCH_DIMS = 4, FEW_QUERIES = 6 };
 
 INLINE const uint8_t *block_at(const struct kv_view *kv, uint32_t position)
 {
     return kv->pool + (size_t)kv->blocks[position / BLOCK_TOKENS] * kv->block_bytes;
 }
 
+/* What a few queries read is used once and lies scattered, so it is asked for ahead: with the scores of nb blocks their V and
+ * the K of the next nb blocks; with the V of a block the K of the same block one split on.  So memory is never idle.  With
+ * many queries the arithmetic takes longer than memory. */
+struct ahead {
+    const uint8_t *at[2 * BATCH_BLOCKS];
+};
+
+INLINE void ahead_init(struct ahead *a, const int nb, const struct attention_tile *t, uint32_t position, uint32_t end)
+{
+    UNROLL
+    for (int b = 0; b < nb; b++) {
+        const uint32_t next = position + 16 * (uint32_t)(nb + b);
+        a->at[b] = block_at(&t->kv, position + 16 * (uint32_t)b) + t->kv.v;
+        a->at[nb + b] = next < end ? block_at(&t->kv, next) + t->kv.k : a->at[b];
+    }
+}
+
+INLINE void ahead_fetch(const struct ahead *a, const int nb, size_t byte)
+{
+    UNROLL
+    for (int b = 0; b < 2 * nb; b++)
+        __builtin_prefetch(a->at[b] + byte);
+}
+
 /* nq queries from column `first` of qt, nb blocks: scores to s[query][16 * block]. */
 INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *t, const struct attention_scratch *sc,
-                       uint32_t first, uint32_t position, float *s)
+                       uint32_t first, uint32_t position, uint32_t end, float *s)
 {
     vf acc[BATCH_BLOCKS][BATCH_QUERIES];
     const uint16_t *k[BATCH_BLOCKS];
     const float *qt = sc->qt + first;
+    struct ahead ahead;
 
+    ahead_init(&ahead, nb, t, position, end);
     UNROLL
     for (int b = 0; b < nb; b++) {
         k[b] = (const void *)(block_at(&t->kv, position + 16 * (uint32_t)b) + t->kv.k);
@@ -35,6 +61,8 @@ INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *
     }
     for (uint32_t d = 0; d < t->kv.head_dim; d++, qt += ATTENTION_QUERIES) {
         vf kd[BATCH_BLOCKS];
+        if (nq <= FEW_QUERIES && d % 2 == 0)
+            ahead_fetch(&ahead, nb, (size_t)d * 32);
         UNROLL
         for (int b = 0; b < nb; b++)
             kd[b] = vf_of_f16(k[b] + (size_t)d * 16);
@@ -54,12 +82,14 @@ INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *
 }
 
 INLINE void scores_q8(const int nq, const int nb, const struct attention_tile *t, const struct attention_scratch *sc,
-                      uint32_t first, uint32_t position, float *s)
+                      uint32_t first, uint32_t position, uint32_t end, float *s)
 {
     const uint32_t dim = t->kv.head_dim, group = t->kv.kv_group, n_groups = dim / group;
     vf acc[BATCH_BLOCKS][BATCH_QUERIES];
     const uint8_t *block[BATCH_BLOCKS];
+    struct ahead ahead;
 
+    ahead_init(&ahead, nb, t, position, end);
     UNROLL
     for (int b = 0; b < nb; b++) {
         block[b] = block_at(&t->kv, position + 16 * (uint32_t)b);
@@ -75,6 +105,8 @@ INLINE void scores_q8(const int nq, const int nb, const struct attention_tile *t
             for (int i = 0; i < nq; i++)
                 dot[b][i] = vi_start8(sc->q8n[(first + (uint32_t)i) * n_groups + g]);
         for (uint32_t d = g * group; d < (g + 1) * group; d += 4) {
+            if (nq <= FEW_QUERIES)
+                ahead_fetch(&ahead, nb, (size_t)d * 16);
             UNROLL
             for (int b = 0; b < nb; b++) {
                 vi k = vi_load(block[b] + t->kv.k + (size_t)d * 16);
@@ -114,9 +146,9 @@ INLINE void scores_q8(const int nq, const int nb, const struct attention_tile *t
         float *s = sc->scores + (size_t)i * SPLIT;                                                                 \
         uint32_t p = from;                                                                                         \
         for (; p + 16 * nb <= to; p += 16 * nb)                                                                    \
-            scores_##kind(nq, nb, t, sc, i, p, s + p % SPLIT);                                                     \
+            scores_##kind(nq, nb, t, sc, i, p, to, s + p % SPLIT);                                                     \
         for (; p < to; p += 16)                                                                                    \
-            scores_##kind(nq, 1, t, sc, i, p, s + p % SPLIT);                                                      \
+            scores_##kind(nq, 1, t, sc, i, p, to, s + p % SPLIT);                                                      \
         i += nq;                                                                                                   \
         continue;                                                                                                  \
     }
@@ -148,7 +180,7 @@ static void weights(float *s, uint32_t from, uint32_t to, float *ret_m, float *r
         max = vf_max(vf_load(s + p), max);
     const float m = vf_maximum(max);
     for (uint32_t p = v0; p < v1; p += 16) {
-        vf e = vf_exp(vf_sub(vf_load(s + p), vf_set1(m)));
+        vf e = vf_exp_neg(vf_sub(vf_load(s + p), vf_set1(m)));
         if (p < from)
             e = vf_first((int)(from - p), zero, e);
         if (p + 16 > to)
@@ -161,6 +193,17 @@ static void weights(float *s, uint32_t from, uint32_t to, float *ret_m, float *r
 }
 
 /* ------------------------------------------------------------------ weighted sum of V */
+
+INLINE void fetch_next_k(const struct attention_tile *t, uint32_t position)
+{
+    const size_t bytes = t->kv.head_dim * (t->kv.kv_group == 0 ? 2 : 1); /* the sixteenth of a block's K */
+
+    if (position + SPLIT >= t->hi[0])
+        return;
+    const uint8_t *k = block_at(&t->kv, position + SPLIT) + t->kv.k + position % 16 * bytes;
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(k + i, 0, 2);
+}
 
 /* o[query][dim0 + 16 v] += sum over positions from .. to-1, nq queries whose weights begin at s. */
 INLINE void values_f16(const int nq, const int nv, const struct attention_tile *t, const float *s, uint32_t from,
@@ -179,6 +222,8 @@ INLINE void values_f16(const int nq, const int nv, const struct attention_tile *
         uint32_t end = (from & ~15u) + 16;
         for (end = end < to ? end : to; from < end; from++, value += dim) {
             vf vd[BATCH_DIMS];
+            if (nq <= 3 && dim0 == 0)
+                fetch_next_k(t, from);
             UNROLL
             for (int v = 0; v < nv; v++)
                 vd[v] = vf_of_f16(value + 16 * v);
@@ -224,6 +269,8 @@ INLINE void values_q8(const int nq, const int nv, const struct attention_tile *t
         }
         uint32_t end = (from & ~15u) + 16;
         for (end = end < to ? end : to; from < end; from++, value += dim) {
+            if (nq <= 3 && dim0 == 0)
+                fetch_next_k(t, from);
             UNROLL
             for (int v = 0; v < nv; v++) {
                 vf vd = vf_of_i8(value + 16 * v);
@@ -349,7 +396,7 @@ static void attention_merge(struct attention_state *state, const struct attentio
         return;
     }
     const float m = part->m[i] > state->m[i] ? part->m[i] : state->m[i];
-    const vf a = vf_exp(vf_set1(state->m[i] - m)), b = vf_exp(vf_set1(part->m[i] - m));
+    const vf a = vf_exp_neg(vf_set1(state->m[i] - m)), b = vf_exp_neg(vf_set1(part->m[i] - m));
     vf_store(exps, vf_fma(vf_set1(state->l[i]), a, vf_mul(vf_set1(part->l[i]), b)));
     state->m[i] = m;
     state->l[i] = exps[0];

@@ -54,6 +54,7 @@ struct step {
     const struct plan *plan;
     struct step_result *results;
     uint32_t n_rows, n_tiles, last_width;
+    bool compact;         /* in the last layer: x and the inputs hold only the wanted rows, in order */
     int32_t *token;       /* [T] */
     uint32_t *position;   /* [T] */
     uint32_t *entry;      /* [T] */
@@ -135,6 +136,7 @@ void layout_kv(struct backend *b);
 void layout_scratch(struct backend *b, struct arena *a);
 
 /* step.c */
+uint32_t width_of_tile(uint32_t n_rows, uint32_t tile);
 void step_run(struct backend *b, const struct plan *p, struct step_result *results);
 void input_zero(const struct backend *b, const struct input *in, uint32_t row, uint32_t n_rows, uint32_t width);
 void input_put(const struct backend *b, const struct input *in, uint32_t row, uint32_t width, uint32_t column, uint32_t n,

@@ -10,7 +10,10 @@ struct codes {
     vf d1;       /* ... Q6_K: d of the first 16, d1 of the second */
 };
 
-enum { NT_MAX = 16 };
+enum {
+    NT_MAX = 16,
+    AHEAD_BYTES = 8192, /* weights are asked for so far before they are used; a thread walks through memory in order */
+};
 
 /* Four vectors of nibbles: low halves are quads 0..3, high halves 4..7. */
 INLINE void unpack_nibbles(struct codes *u, const uint8_t *p)
@@ -39,6 +42,26 @@ INLINE void unpack_sixth_bits(struct codes *u, const uint8_t *p)
     UNROLL
     for (int j = 0; j < 8; j++)
         u->c[j] = vi_or(u->c[j], vi_bits(vi_load(p + 64 * (j / 4)), 2 * (j % 4) - 4, 0x30));
+}
+
+/* Bytes of a block in a panel; what the K types keep for every 256 comes on top. */
+INLINE size_t block_bytes_of(const int type)
+{
+    switch (type) {
+    case TENSOR_Q4_1:
+        return 320;
+    case TENSOR_Q5_0:
+    case TENSOR_Q5_K:
+        return 352;
+    case TENSOR_Q5_1:
+        return 384;
+    case TENSOR_Q8_0:
+        return 544;
+    case TENSOR_Q6_K:
+        return 416;
+    default: /* TENSOR_Q4_0, TENSOR_Q4_K */
+        return 288;
+    }
 }
 
 INLINE void unpack(const int type, const uint8_t *panel, size_t b, struct codes *u)
@@ -154,6 +177,8 @@ INLINE void tile_int(const int type, const int nt, const uint8_t *panel, uint32_
         acc[t] = vf_zero();
     for (uint32_t b = 0; b < n_blocks; b++, x += width) {
         struct codes u;
+        for (size_t i = 0; i < block_bytes_of(type); i += 64)
+            __builtin_prefetch(panel + b * block_bytes_of(type) + AHEAD_BYTES + i);
         unpack(type, panel, b, &u);
         UNROLL
         for (int t = 0; t < nt; t++)

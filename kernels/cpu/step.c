@@ -8,6 +8,7 @@
  *                  norm -> int8                                                 | barrier (not for one or two rows)
  *                  gate and up of the same columns, activation -> int8          | barrier
  *                  down projection, added to x                                  | barrier
+ *     (in the last layer everything after K and V is computed for the wanted rows only)
  *     head         16 wanted rows at a time: norm, logits | barrier | sample    | barrier
  *
  * Work is handed out in pieces by a counter: a piece is some panels of weights times some tiles of rows, small enough that
@@ -36,7 +37,7 @@ static uint32_t rows_of_tile(uint32_t n_rows, uint32_t tile)
     return n_rows - tile * TILE_ROWS < TILE_ROWS ? n_rows - tile * TILE_ROWS : TILE_ROWS;
 }
 
-static uint32_t width_of_tile(uint32_t n_rows, uint32_t tile)
+uint32_t width_of_tile(uint32_t n_rows, uint32_t tile)
 {
     return tile_width(rows_of_tile(n_rows, tile));
 }
@@ -276,20 +277,60 @@ static void gate_and_up(struct backend *b, const struct layer *l, const struct i
     }
 }
 
+static void set_rows(struct step *s, uint32_t n_rows)
+{
+    s->n_rows = n_rows;
+    s->n_tiles = (n_rows + TILE_ROWS - 1) / TILE_ROWS;
+    s->last_width = width_of_tile(n_rows, s->n_tiles - 1);
+}
+
+/* The inputs' rows past the last: before they are read, and whenever the number of rows changes. */
+static void zero_unused(struct backend *b)
+{
+    const struct step *s = &b->step;
+    const uint32_t n = s->last_width - rows_of_tile(s->n_rows, s->n_tiles - 1);
+
+    input_zero(b, &s->in_e, s->n_rows, n, s->last_width);
+    input_zero(b, &s->in_o, s->n_rows, n, s->last_width);
+    input_zero(b, &s->in_f, s->n_rows, n, s->last_width);
+}
+
+/* From here on only the wanted rows go on: the others were needed for their K and V. */
+static void keep_wanted(struct backend *b)
+{
+    struct step *s = &b->step;
+    const size_t embd = pad16(b->m->n_embd);
+
+    for (uint32_t i = 0; i < s->n_out; i++)
+        memmove(s->x + i * embd, s->x + s->out_row[i] * embd, embd * sizeof(*s->x));
+    set_rows(s, s->n_out);
+    zero_unused(b);
+}
+
 static void layer(struct backend *b, uint32_t l, uint32_t thread)
 {
     const struct layer *w = &b->layers[l];
     const float *post = l > 0 ? b->layers[l - 1].post_ffw_norm : NULL;
+    struct step *s = &b->step;
 
     project_heads(b, l, norm(b, post, w->attn_norm, thread), thread);
+    if (thread == 0 && l + 1 == b->m->n_layers)
+        s->compact = s->n_out < s->n_rows;
     pool_barrier(b->pool);
+    if (s->compact && s->n_out == 0)
+        return;
     attend_layer(b, l, thread);
     pool_barrier(b->pool);
-    project_back(b, &w->o, &b->step.in_o, w->post_attention_norm != NULL, thread);
+    if (s->compact) {
+        if (thread == 0)
+            keep_wanted(b);
+        pool_barrier(b->pool);
+    }
+    project_back(b, &w->o, &s->in_o, w->post_attention_norm != NULL, thread);
     pool_barrier(b->pool);
     gate_and_up(b, w, norm(b, w->post_attention_norm, w->ffn_norm, thread), thread);
     pool_barrier(b->pool);
-    project_back(b, &w->down, &b->step.in_f, w->post_ffw_norm != NULL, thread);
+    project_back(b, &w->down, &s->in_f, w->post_ffw_norm != NULL, thread);
     pool_barrier(b->pool);
 }
 
@@ -320,9 +361,10 @@ static void head(struct backend *b, uint32_t thread)
         const uint32_t n = s->n_out - first < TILE_ROWS ? s->n_out - first : TILE_ROWS, width = tile_width(n);
         for (uint32_t i; (i = pool_take(b->pool, thread, n)) != POOL_NONE;) {
             const struct model *m = b->m;
-            float *x = s->x + (size_t)s->out_row[first + i] * pad16(m->n_embd), *row = b->threads[thread].row;
+            const size_t at = (size_t)(s->compact ? first + i : s->out_row[first + i]) * pad16(m->n_embd);
+            float *x = s->x + at, *row = b->threads[thread].row;
             if (post != NULL) {
-                b->k->rms_norm(row, s->tmp + (size_t)s->out_row[first + i] * pad16(m->n_embd), post, m->n_embd, m->rms_eps);
+                b->k->rms_norm(row, s->tmp + at, post, m->n_embd, m->rms_eps);
                 b->k->add(x, row, pad16(m->n_embd));
             }
             b->k->rms_norm(row, x, b->output_norm, m->n_embd, m->rms_eps);
@@ -371,9 +413,8 @@ static void prepare_rows(struct backend *b, const struct plan *p)
                 s->out_row[s->n_out++] = row;
         }
     }
-    s->n_rows = row;
-    s->n_tiles = (row + TILE_ROWS - 1) / TILE_ROWS;
-    s->last_width = width_of_tile(row, s->n_tiles - 1);
+    s->compact = false;
+    set_rows(s, row);
 }
 
 void step_run(struct backend *b, const struct plan *p, struct step_result *results)
@@ -384,10 +425,7 @@ void step_run(struct backend *b, const struct plan *p, struct step_result *resul
     s->results = results;
     prepare_rows(b, p);
     attend_prepare(b);
-    const uint32_t unused = s->last_width - rows_of_tile(s->n_rows, s->n_tiles - 1);
-    input_zero(b, &s->in_e, s->n_rows, unused, s->last_width);
-    input_zero(b, &s->in_o, s->n_rows, unused, s->last_width);
-    input_zero(b, &s->in_f, s->n_rows, unused, s->last_width);
+    zero_unused(b);
     pool_run(b->pool, run_thread, b);
     for (uint32_t e = 0; e < p->n_entries; e++)
         b->last_tokens[e] = p->entries[e].want == WANT_TOKEN ? results[e].token : -1;

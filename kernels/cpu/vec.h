@@ -37,25 +37,32 @@
 #include "vec_scalar.h"
 #endif
 
-/* e^x, relative error below 2e-7, for x clamped to [-87, 88]: x = n ln 2 + r, a polynomial in r, n added to the exponent.
- * The low bits of x log2(e) + 1.5 * 2^23 are n. */
+/* 2^n 2^r with n = round(x log2 e), r the rest in [-1/2, 1/2]: a polynomial in r (minimax, relative error 1.6e-7), n added to
+ * its exponent.  The low bits of x log2 e + 1.5 * 2^23 are n.  For -87 <= x <= 88. */
+INLINE vf exp_within(vf x)
+{
+    const vf magic = vf_set1(12582912.0f), log2_e = vf_set1(1.44269504f);
+
+    vf t = vf_fma(x, log2_e, magic);
+    vf r = vf_fma(x, log2_e, vf_sub(magic, t));
+    vf p = vf_fma(vf_set1(0.00132646994f), r, vf_set1(0.00967153348f));
+    p = vf_fma(p, r, vf_set1(0.0555073395f));
+    p = vf_fma(p, r, vf_set1(0.240222424f));
+    p = vf_fma(p, r, vf_set1(0.693147004f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return vf_of_bits(vi_add(vi_of_bits(p), vi_shl32(vi_of_bits(t), 23)));
+}
+
+/* e^x to about 1e-6, x clamped to [-87, 88] */
 INLINE vf vf_exp(vf x)
 {
-    const vf magic = vf_set1(12582912.0f);
+    return exp_within(vf_min(vf_max(x, vf_set1(-87.0f)), vf_set1(88.0f)));
+}
 
-    x = vf_min(vf_set1(88.0f), vf_max(vf_set1(-87.0f), x));
-    vf t = vf_fma(x, vf_set1(1.44269504f), magic);
-    vf n = vf_sub(t, magic);
-    vf r = vf_fma(n, vf_set1(-0.693145752f), x);
-    r = vf_fma(n, vf_set1(-1.42860677e-6f), r);
-    vf p = vf_set1(1.9875691500e-4f);
-    p = vf_fma(p, r, vf_set1(1.3981999507e-3f));
-    p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
-    p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
-    p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
-    p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
-    p = vf_fma(p, vf_mul(r, r), vf_add(r, vf_set1(1.0f)));
-    return vf_of_bits(vi_add(vi_of_bits(p), vi_shl32(vi_of_bits(t), 23)));
+/* The same for x <= 0 */
+INLINE vf vf_exp_neg(vf x)
+{
+    return exp_within(vf_max(x, vf_set1(-87.0f)));
 }
 
 #endif
