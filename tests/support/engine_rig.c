@@ -11,20 +11,29 @@ static void stop(const char *what, const struct error *err)
     exit(1);
 }
 
-void rig_open(struct rig *r, const char *path, const struct backend_options *o)
+enum status rig_try_open(struct rig *r, const char *path, const struct backend_options *o, struct error *err)
 {
-    struct error err = { 0 };
-
+    memset(err, 0, sizeof(*err));
     *r = (struct rig){ .api = backend_cpu(), .options = *o };
-    if (gguf_open(path, &r->gguf, &err) != ST_OK || model_open(r->gguf, &r->model, &err) != ST_OK)
-        stop(path, &err);
+    if (gguf_open(path, &r->gguf, err) != ST_OK || model_open(r->gguf, &r->model, err) != ST_OK)
+        stop(path, err);
     r->options.n_threads = o->n_threads ? o->n_threads : 2;
     r->options.max_rows = o->max_rows ? o->max_rows : 512;
     r->options.max_seqs = o->max_seqs ? o->max_seqs : 64;
     r->options.n_blocks = o->n_blocks ? o->n_blocks : 512;
     r->options.context_tokens = o->context_tokens ? o->context_tokens : r->model->context_tokens < 4096 ? r->model->context_tokens : 4096;
-    if (r->api->open(r->model, &r->options, &r->backend, &err) != ST_OK)
-        stop("open", &err);
+    enum status st = r->api->open(r->model, &r->options, &r->backend, err);
+    if (st != ST_OK)
+        rig_close(r);
+    return st;
+}
+
+void rig_open(struct rig *r, const char *path, const struct backend_options *o)
+{
+    struct error err;
+
+    if (rig_try_open(r, path, o, &err) != ST_OK)
+        stop(path, &err);
 }
 
 void rig_close(struct rig *r)

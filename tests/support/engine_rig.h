@@ -16,6 +16,8 @@ struct rig {
 
 /* Zero options mean: 2 threads, 512 rows, 64 sequences, the model's context up to 4096, 512 blocks, f16.  Fails the program. */
 void rig_open(struct rig *r, const char *path, const struct backend_options *o);
+/* The same, but gives the backend's answer instead of ending the program when it refuses to open. */
+MUST_CHECK enum status rig_try_open(struct rig *r, const char *path, const struct backend_options *o, struct error *err);
 void rig_close(struct rig *r);
 
 /* Feed tokens first .. last-1 of ids as the positions of the same numbers, at most `chunk` a step, blocks as given.
