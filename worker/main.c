@@ -199,6 +199,9 @@ static int run_for_broker(const struct config *c)
     }
     snprintf(name, sizeof(name), "worker/%u", region.worker_slot);
     log_init(name, (enum log_level)log_level_from_name(config_string(c, "log-level")));
+    /* A Ctrl-C or a closed terminal reaches the whole group; what becomes of a worker is its broker's decision. */
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
     confine_follow_parent();
     if (fill_options(c, &opt, &err) && engine_plan(&opt, &e, &err) == ST_OK && engine_open(&e, &err) == ST_OK) {
         say_device(&e);

@@ -18,6 +18,19 @@ void worker_report_step(struct worker *w, uint64_t began_ns)
     put(&w->region->stats->step_began_ns, began_ns);
 }
 
+/* Requests of which no sequence has run yet: with the tokenizer, or waiting for a place. */
+static uint32_t n_not_started(const struct worker *w)
+{
+    uint32_t n = 0, n_left = w->n_requests;
+    for (uint32_t i = 0; i < REGION_SLOTS && n_left > 0; i++) {
+        if (w->slots[i].request == NULL)
+            continue;
+        n_left--;
+        n += !w->slots[i].started;
+    }
+    return n;
+}
+
 void worker_report(struct worker *w, uint64_t now_ns)
 {
     struct region_stats *s = w->region->stats;
@@ -37,7 +50,7 @@ void worker_report(struct worker *w, uint64_t now_ns)
     put(&s->preemptions, c.preemptions);
     put(&s->evictions, scheduler_evictions(w->scheduler));
     put(&s->running_seqs, l.n_running);
-    put(&s->waiting_requests, l.n_waiting); /* sequences: a request with n choices waits n times */
+    put(&s->waiting_requests, n_not_started(w));
     put(&s->waiting_tokens, l.tokens_behind);
     put(&s->blocks_free, kv.n_free);
     put(&s->blocks_pinned, kv.n_pinned);

@@ -1,0 +1,209 @@
+/* Every allocation of the worker's constructors and of one request fails once: the result says so, nothing is lost or touched
+ * twice, and the next try works.  And a step allocates nothing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/worker_rig.h"
+#include "worker/preparer.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define INTERPOSES 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define INTERPOSES 0
+#endif
+#endif
+#ifndef INTERPOSES
+#define INTERPOSES 1
+#endif
+
+static atomic_int until_failure = -1; /* allocations that still succeed; -1: all */
+static atomic_long n_live, n_calls;
+
+#if INTERPOSES
+/* The C library's own, under the names it gives them for this purpose. */
+extern void *__libc_malloc(size_t n);
+extern void *__libc_calloc(size_t n, size_t m);
+extern void *__libc_realloc(void *at, size_t n);
+extern void __libc_free(void *at);
+
+static int fails(void)
+{
+    atomic_fetch_add(&n_calls, 1);
+    int left = atomic_load(&until_failure);
+    if (left < 0)
+        return 0;
+    if (left == 0) {
+        errno = ENOMEM;
+        return 1;
+    }
+    atomic_store(&until_failure, left - 1);
+    return 0;
+}
+
+static void *counted(void *at)
+{
+    if (at != NULL)
+        atomic_fetch_add(&n_live, 1);
+    return at;
+}
+
+void *malloc(size_t n)
+{
+    return fails() ? NULL : counted(__libc_malloc(n));
+}
+
+void *calloc(size_t n, size_t m)
+{
+    return fails() ? NULL : counted(__libc_calloc(n, m));
+}
+
+void *realloc(void *at, size_t n)
+{
+    if (fails())
+        return NULL;
+    return at == NULL ? counted(__libc_malloc(n)) : __libc_realloc(at, n);
+}
+
+void free(void *at)
+{
+    if (at != NULL)
+        atomic_fetch_sub(&n_live, 1);
+    __libc_free(at);
+}
+#endif
+
+/* Call make() with the n-th allocation failing, for all n, until it succeeds; it cleans up after itself. */
+static void torture(bool (*make)(void *), void *arg, int n_at_least)
+{
+    int n = 0;
+    assert_true(make(arg)); /* what the C library keeps for later calls (thread stacks, for one) it takes now */
+    for (;; n++) {
+        long before = atomic_load(&n_live);
+        atomic_store(&until_failure, n);
+        bool made = make(arg);
+        atomic_store(&until_failure, -1);
+        assert_int_equal(atomic_load(&n_live), before);
+        if (made)
+            break;
+        assert_true(n < 1000);
+    }
+    assert_true(n >= n_at_least);
+}
+
+static bool make_scheduler(void *arg)
+{
+    const struct scheduler_options o = { .n_blocks = 64, .max_seqs = 4, .max_rows = 32, .context_tokens = 128 };
+    struct scheduler *s = NULL;
+    (void)arg;
+    enum status st = scheduler_new(&o, &s);
+    assert_true(st == ST_OK || (st == ST_NOMEM && s == NULL));
+    scheduler_free(s);
+    return st == ST_OK;
+}
+
+static bool make_request(void *arg)
+{
+    struct worker_rig *rig = arg;
+    static uint8_t record[4096];
+    struct logit_bias bias = { 3, 1 };
+    int32_t ids[] = { 65, 66, 67 };
+    struct test_resume resume = { 1, 3, 1, 0, ids };
+    struct test_request q = { .ids = ids, .n_ids = 3, .max_tokens = 20, .n_choices = 3, /* the encoder takes its memory when it is made */
+                              .stops = { "xy" }, .bias = &bias, .n_bias = 1,
+                              .resume = &resume, .n_resume = 1, .sampling = { .presence_penalty = 1 } };
+    struct request *r = NULL;
+    uint32_t bytes = region_broker_record(&q, 1, 1, record, sizeof(record));
+    enum status st = request_new(record, bytes, 1, 1, &rig->engine.limits, &r);
+    if (st != ST_OK) {
+        assert_true(st == ST_NOMEM && r == NULL);
+        return false;
+    }
+    request_build(r, NULL);
+    bool made = r->error.code == ERR_NONE;
+    if (!made)
+        assert_int_equal(r->error.code, ERR_INTERNAL);
+    request_free(r);
+    return made;
+}
+
+static bool make_worker(void *arg)
+{
+    struct worker_rig *rig = arg;
+    struct worker_options o = { .secret = 1 };
+    struct worker *w = NULL;
+    enum status st = worker_new(&rig->engine, &rig->region, &o, &w);
+    assert_true((st == ST_OK) == (w != NULL));
+    worker_free(w);
+    return st == ST_OK;
+}
+
+static void every_allocation_may_fail_once(void **state)
+{
+    (void)state;
+    struct worker_rig r;
+    if (!INTERPOSES)
+        skip();
+    worker_rig_open(&r, &(struct worker_rig_options){ 0 });
+    torture(make_scheduler, NULL, 7);
+    torture(make_request, &r, 10);
+    torture(make_worker, &r, 10);
+    worker_rig_close(&r);
+}
+
+static void a_step_allocates_nothing(void **state)
+{
+    (void)state;
+    struct worker_rig r;
+    struct test_request q = { .prompt = "the inner one of them all", .max_tokens = 100, .n_choices = 3, .flags = WORK_IGNORE_EOS,
+                              .stops = { "xyz" }, .sampling = { .temperature = 1, .presence_penalty = 1, .logprobs = 1, .n_logprobs = 5 } };
+    if (!INTERPOSES)
+        skip();
+    worker_rig_open(&r, &(struct worker_rig_options){ .real = true });
+    region_broker_send(&r.broker, 0, &q);
+    while (r.broker.answers[0].choices[2].n_ids < 2)
+        worker_rig_run(&r, 1);
+    long before = atomic_load(&n_calls);
+    for (uint32_t i = 0; i < 50; i++)
+        assert_int_equal(worker_pass(r.worker), WORKER_BUSY);
+    assert_int_equal(atomic_load(&n_calls), before);
+    worker_rig_run(&r, 1000);
+    assert_true(r.broker.answers[0].done);
+    worker_rig_close(&r);
+}
+
+static void a_request_without_memory_waits_in_the_ring(void **state)
+{
+    (void)state;
+    struct worker_rig r;
+    struct test_request q = { .prompt = "the inner one", .max_tokens = 3 };
+    if (!INTERPOSES)
+        skip();
+    worker_rig_open(&r, &(struct worker_rig_options){ 0 });
+    region_broker_send(&r.broker, 0, &q);
+    atomic_store(&until_failure, 0);
+    assert_int_equal(worker_pass(r.worker), WORKER_IDLE);
+    atomic_store(&until_failure, -1);
+    assert_int_equal(worker_n_requests(r.worker), 0);
+    worker_rig_run(&r, 1000);
+    assert_true(r.broker.answers[0].done);
+    worker_rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation_may_fail_once),
+        cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(a_request_without_memory_waits_in_the_ring),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
