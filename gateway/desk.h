@@ -72,6 +72,7 @@ struct desk {
     int epoll, control;
     struct conn *conns;
     unsigned n_conns;
+    struct ask *asks;                 /* all that libweir knows of, with or without a conn */
     uint64_t now_ns;                  /* of this turn of the loop */
     int64_t real_ms;
     uint64_t watch_served_ns;
@@ -88,6 +89,8 @@ void desk_on_event(struct desk *d, struct conn *c, bool readable, bool writable)
 void desk_step(struct desk *d);
 int desk_timeout_ms(const struct desk *d, uint64_t now_ns);
 void desk_deinit(struct desk *d);
+/* What libweir still knows of: call when it is closed. */
+void desk_free_asks(struct desk *d);
 
 /* Read the users file again if it has changed (or always, on SIGHUP); drops the connections of users who have gone. */
 void desk_reload_users(struct desk *d, bool always);

@@ -12,6 +12,7 @@
 enum { PIECE_BYTES = 32 << 10 };
 
 struct ask {
+    struct ask *next, **at; /* in the desk's list */
     struct desk *desk;
     struct conn *conn; /* NULL: nobody waits any more */
     struct op *op;
@@ -26,9 +27,18 @@ struct ask {
 
 static void ask_free(struct ask *a)
 {
+    *a->at = a->next;
+    if (a->next != NULL)
+        a->next->at = a->at;
     free(a->text);
     json_decref(a->end);
     free(a);
+}
+
+void desk_free_asks(struct desk *d)
+{
+    while (d->asks != NULL)
+        ask_free(d->asks);
 }
 
 /* The op lets go of its ask; the broker's end of it frees it. */
@@ -202,6 +212,11 @@ static struct ask *ask_new(struct desk *d, struct conn *c, struct op *op, bool q
         return NULL;
     }
     *a = (struct ask){ .desk = d, .conn = c, .op = op, .query = query };
+    a->next = d->asks;
+    a->at = &d->asks;
+    if (a->next != NULL)
+        a->next->at = &a->next;
+    d->asks = a;
     op->ask = a;
     op->kind = query ? OP_QUERY : OP_ASK;
     return a;

@@ -232,6 +232,7 @@ int jobs_run(const struct config *c, const struct gateway_places *places)
     desk_deinit(&j->desk);
     runner_deinit(&j->runner, clock_now_ns());
     pool_link_deinit(&j->link);
+    desk_free_asks(&j->desk);
     job_store_close(j->store);
     job_files_close(&j->files);
     free(j);

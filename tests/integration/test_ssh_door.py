@@ -328,6 +328,7 @@ def test_garbage_and_half_handshakes():
 
 def test_a_dying_connection_process_harms_no_other():
     with started() as rig:
+        rig.forbidden = []
         p = subprocess.Popen(rig.ssh_args() + ["submit"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         pid = wait_until(lambda: rig.children("connection-process"), 5, "a connection")[0]
         spool = os.path.join(rig.state, "spool")

@@ -54,6 +54,7 @@ class Rig:
         self.port = 0
         self.broker_args = []
         self.gateway_args = []
+        self.forbidden = ["Sanitizer", "runtime error", "event=conn_broken", "line_done_twice", "event=connection_died"]
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -61,7 +62,21 @@ class Rig:
     def __enter__(self):
         return self
 
+    def check_log(self):
+        """What must never stand in the log: a crash, a sanitizer's word, a broken rule between our own processes."""
+        with open(self.path("gateway.log"), errors="replace") as f:
+            for line in f:
+                for word in self.forbidden:
+                    check(word not in line, "in the log:", line.strip())
+
     def __exit__(self, kind, value, trace):
+        if kind is None and os.path.exists(self.path("gateway.log")):
+            self.stop()
+            try:
+                self.check_log()
+            except Failure:
+                self.__exit__(Failure, None, None)
+                raise
         if kind is not None and os.path.exists(self.path("gateway.log")):
             with open(self.path("gateway.log"), errors="replace") as f:
                 sys.stderr.write("--- gateway.log\n" + "".join(f.readlines()[-60:]))
