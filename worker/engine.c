@@ -65,6 +65,11 @@ static enum status choose_kv(struct engine *e, const struct engine_options *opt,
     st = e->choice.api->plan_memory(e->model, &e->sizes, &e->memory, err);
     if (st != ST_OK)
         return st;
+    if (n * BLOCK_TOKENS < opt->context_tokens) {
+        error_set(err, ERR_INVALID_PARAMETER, "--context",
+                  "context of %u tokens, but %" PRIu64 " KV blocks hold only %" PRIu64, opt->context_tokens, n, n * BLOCK_TOKENS);
+        return ST_LIMIT;
+    }
     if (n * BLOCK_TOKENS < e->sizes.context_tokens) {
         log_warn("context_lowered", "reason=kv_pool context_tokens=%u kv_blocks=%" PRIu64 " to_tokens=%" PRIu64,
                  e->sizes.context_tokens, n, n * BLOCK_TOKENS);

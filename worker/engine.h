@@ -1,7 +1,8 @@
 /* engine.h - one model on one device: file, tokenizer, chat template and backend, opened together and sized to fit.
  *
  * Sizes that are not given are chosen here:
- *   context   of the model, at most CONTEXT_TOKENS_MAX; at most what the KV pool holds
+ *   context   of the model, at most CONTEXT_TOKENS_MAX; at most what the KV pool holds (a context that was given and does not fit
+ *             is refused)
  *   KV        a quarter of what is free after weights and scratch (of a GPU: nine tenths), at most what max_seqs
  *             sequences of full length need, and on the CPU at most 2 GiB
  *

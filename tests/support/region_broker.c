@@ -257,6 +257,8 @@ static void take_token(struct test_choice *c, bool is_raw, const struct work_eve
     assert(is_raw || e->token.index == c->n_ids);
     check_logprobs(e, payload);
     c->n_logprob_bytes += e->bytes;
+    for (uint32_t i = 0; i < e->bytes; i++) /* FNV-1a */
+        c->logprob_hash = (c->logprob_hash ^ payload[i]) * 0x100000001b3u;
     if (c->n_ids == c->ids_room) {
         c->ids_room = 2 * c->ids_room + 16;
         c->ids = realloc(c->ids, c->ids_room * sizeof(int32_t));

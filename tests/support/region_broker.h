@@ -41,6 +41,7 @@ struct test_choice {
     char *text;
     size_t n_text, text_room;
     uint32_t n_logprob_bytes;       /* payload bytes of its tokens, checked for form */
+    uint64_t logprob_hash;          /* of all of them: equal bits, equal hash */
     enum finish_reason finish;
     uint32_t finish_tokens;
     int32_t stop_index;

@@ -146,6 +146,60 @@ static void a_stop_string_is_cut_exactly_wherever_tokens_end(void **state)
     worker_rig_close(&r);
 }
 
+/* The same five requests on a worker of this shape, all at once or one after the other; ids and log-probabilities to out. */
+static void five_answers(const struct worker_rig_options *opt, bool at_once, bool crowded, uint64_t out[5][2])
+{
+    static const char *const prompts[] = { "the", "the quick brown fox jumps over the lazy dog", "in the beginning there was nothing at all, and then",
+                                           "the quick brown fox jumps over the lazy cat", "er" };
+    struct worker_rig r;
+    worker_rig_open(&r, opt);
+    for (uint32_t i = 0; i < 5; i++) {
+        struct test_request q = { .prompt = prompts[i], .max_tokens = 60, .flags = WORK_IGNORE_EOS,
+                                  .sampling = { .temperature = i == 1 ? 0 : 1, .seed = i, .logprobs = 1, .n_logprobs = 4,
+                                                .repetition_penalty = i == 2 ? 1.3f : 1 } };
+        if (crowded)
+            for (uint32_t k = 0; k < 4; k++) {
+                struct test_request other = q;
+                other.sampling.seed = 100 * i + k;
+                other.flags = k % 2 == 0 ? WORK_INTERACTIVE : WORK_IGNORE_EOS;
+                region_broker_send(&r.broker, 10 + 4 * i + k, &other);
+            }
+        region_broker_send(&r.broker, i, &q);
+        if (!at_once)
+            worker_rig_run(&r, 100000);
+    }
+    worker_rig_run(&r, 100000);
+    for (uint32_t i = 0; i < 5; i++) {
+        const struct test_choice *c = &r.broker.answers[i].choices[0];
+        assert_int_equal(c->n_ids, 60);
+        out[i][0] = 0;
+        for (uint32_t k = 0; k < 60; k++)
+            out[i][0] = out[i][0] * 31 + (uint32_t)c->ids[k];
+        out[i][1] = c->logprob_hash;
+    }
+    if (opt->n_blocks == 16)
+        assert_true(scheduler_counters(worker_scheduler(r.worker)).preemptions > 0);
+    assert_true(worker_rig_is_clean(&r));
+    worker_rig_close(&r);
+}
+
+static void an_answer_has_the_same_bits_alone_in_a_crowd_in_chunks_and_preempted(void **state)
+{
+    (void)state;
+    static const struct worker_rig_options shapes[] = {
+        { .real = true },
+        { .real = true, .max_seqs = 3, .max_rows = 5 },
+        { .real = true, .max_seqs = 8, .max_rows = 64, .n_blocks = 16 },
+    };
+    uint64_t alone[5][2], again[5][2];
+    five_answers(&shapes[0], false, false, alone);
+    for (size_t i = 0; i < 3; i++)
+        for (int crowded = 0; crowded < 2; crowded++) {
+            five_answers(&shapes[i], true, crowded, again);
+            assert_memory_equal(alone, again, sizeof(alone));
+        }
+}
+
 /* --- takeover --- */
 
 /* Take an answer's first n_events events, then let another worker go on; the whole must be as if undisturbed. */
@@ -573,6 +627,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(each_choice_draws_its_own_numbers_and_the_same_ones_again),
         cmocka_unit_test(messages_go_through_the_template_and_users_text_stays_text),
         cmocka_unit_test(a_stop_string_is_cut_exactly_wherever_tokens_end),
+        cmocka_unit_test(an_answer_has_the_same_bits_alone_in_a_crowd_in_chunks_and_preempted),
         cmocka_unit_test(a_takeover_after_any_event_gives_the_undisturbed_answer),
         cmocka_unit_test(text_that_another_worker_owed_comes_first_and_whole),
         cmocka_unit_test(cancel_frees_everything_at_any_time),
