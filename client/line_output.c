@@ -89,6 +89,13 @@ static json_t *usage_json(const struct weir_usage *u)
                      "cached_tokens", (json_int_t)u->cached_tokens);
 }
 
+static json_t *timings_json(const struct weir_answer *a)
+{
+    return json_pack("{s:f, s:f, s:f, s:f, s:I}", "queue_ms", a->timings.queue_ms, "prefill_ms",
+                     a->timings.prefill_ms, "first_token_ms", a->timings.first_token_ms, "total_ms",
+                     a->timings.total_ms, "takeovers", (json_int_t)a->takeovers);
+}
+
 static char *dump(json_t *root, size_t *ret_bytes)
 {
     char *text = root != NULL ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
@@ -120,10 +127,11 @@ char *weir_line_output(const struct weir_line *line, const struct weir_answer *a
     snprintf(name, sizeof(name), "%s-%.256s", line->chat ? "chatcmpl" : "cmpl", id);
     for (size_t i = 0; i < answer->n_choices; i++)
         json_array_append_new(choices, choice_json(line, &answer->choices[i], i));
-    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:s}", "id", name, "object",
+    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o, s:s}", "id", name, "object",
                              line->chat ? "chat.completion" : "text_completion", "created",
                              (json_int_t)created_s, "model", answer->model != NULL ? answer->model : "",
-                             "choices", choices, "usage", usage_json(&answer->usage), "system_fingerprint",
+                             "choices", choices, "usage", usage_json(&answer->usage), "timings", timings_json(answer),
+                             "system_fingerprint",
                              answer->system_fingerprint != NULL ? answer->system_fingerprint : "");
     return line_json(line, id, 200, body, json_null(), ret_bytes);
 }

@@ -1,6 +1,8 @@
 /* job_json.c - see job_json.h.  Times are seconds since 1970, as in the OpenAI API; null where something has not happened. */
 #include "job_json.h"
 
+#include "clock.h"
+
 static json_t *seconds(int64_t ms)
 {
     return ms != 0 ? json_integer(ms / 1000) : json_null();
@@ -30,15 +32,22 @@ static const char *status_of(const struct job_row *row, const struct job *live)
     return job_state_name(row->state);
 }
 
+/* From submit to the end, or to now. */
+static double elapsed_s(const struct job_row *row)
+{
+    int64_t until_ms = row->ended_ms != 0 ? row->ended_ms : clock_real_ms();
+    return (double)(until_ms - row->created_ms) / 1000;
+}
+
 json_t *job_json(const struct job_row *row, const struct job *live, uint64_t now_ns)
 {
     static const char *const priorities[] = { "normal", "low", "normal", "high" };
 
     return json_pack(
-        "{ss ss so ss ss sI so so so s{sI sI sI} s{sI sI sI sI} sI s{sI sI sI} so sI ss so ss so}", "id",
+        "{ss ss so ss ss sI so so sf so s{sI sI sI} s{sI sI sI sI} sI s{sI sI sI} so sI ss so ss so}", "id",
         row->id, "object", "batch", "name", string_or_null(row->name), "user", row->user, "status",
         status_of(row, live), "created_at", (json_int_t)(row->created_ms / 1000), "in_progress_at",
-        seconds(row->started_ms), "ended_at", seconds(row->ended_ms), "expires_at", seconds(row->deadline_ms),
+        seconds(row->started_ms), "ended_at", seconds(row->ended_ms), "elapsed_s", elapsed_s(row), "expires_at", seconds(row->deadline_ms),
         "request_counts", "total", (json_int_t)row->n_lines, "completed", (json_int_t)row->n_done, "failed",
         (json_int_t)row->n_failed, "usage", "prompt_tokens", (json_int_t)row->prompt_tokens, "cached_tokens",
         (json_int_t)row->cached_tokens, "completion_tokens", (json_int_t)row->completion_tokens,

@@ -71,14 +71,13 @@ run_demo() {
     say "3. \$ ssh box watch demo     and kill -9 of a worker in the middle of it"
     box watch demo >"$dir/watch.out" 2>&1 &
     watch=$!
-    for _ in $(seq 300); do
-        done_lines=$(box status demo --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["request_counts"]["completed"])')
-        [ "$done_lines" -ge 6 ] && break
-        sleep 0.05
+    for _ in $(seq 600); do    # until a good part of the tokens is there and both workers are at it
+        read -r tokens victim < <(status 's["totals"]["tokens"], max(s["workers"], key=lambda w: w["running"])["pid"]' | tr -d '(),')
+        [ "$tokens" -lt 400 ] || break
+        sleep 0.02
     done
-    victim=$(status 'max((w for w in s["workers"] if w["state"] == "ready"), key=lambda w: w["running"])["pid"]')
     kill -KILL "$victim"
-    echo "killed worker process $victim after $done_lines of 24 answers"
+    echo "killed worker process $victim when the pool had generated $tokens tokens"
     code=0
     box wait demo || code=$?
     wait "$watch" || true

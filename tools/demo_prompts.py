@@ -24,4 +24,4 @@ QUESTIONS = [
 for i, question in enumerate(QUESTIONS):
     messages = [{"role": "system", "content": " ".join(SYSTEM.split())}, {"role": "user", "content": question}]
     print(json.dumps({"custom_id": f"visitor-{i + 1:02}", "method": "POST", "url": "/v1/chat/completions",
-                      "body": {"messages": messages, "max_tokens": 48, "temperature": 0}}))
+                      "body": {"messages": messages, "max_tokens": 64, "temperature": 0}}))

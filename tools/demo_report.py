@@ -31,16 +31,15 @@ def figures(results, status, job):
     prompt = sum(u["prompt_tokens"] for u in usage)
     cached = sum(u["prompt_tokens_details"]["cached_tokens"] for u in usage)
     answer = sum(u["completion_tokens"] for u in usage)
-    seconds = max(1e-3, (state["ended_at_ms"] - state["created_at_ms"]) / 1000)
-    first = sorted(t["first_token_ms"] for t in (r["response"].get("timings") for r in got) if t)
+    seconds = max(1e-3, state["elapsed_s"])
+    first = sorted(r["response"]["body"]["timings"]["first_token_ms"] for r in got)
     print(f"answers             {len(got)} of {state['request_counts']['total']}, {state['request_counts']['failed']} failed")
     print(f"time                {seconds:.1f} s from submit to the last answer")
     print(f"tokens generated    {answer}, {answer / seconds:.0f} a second")
     print(f"prompt tokens       {prompt}, {100 * cached / max(1, prompt):.0f} % taken from the cache")
-    if first:
-        print(f"first token         median {statistics.median(first):.0f} ms, slowest {first[-1]:.0f} ms after it was sent to the pool")
+    print(f"first token         median {statistics.median(first):.0f} ms, slowest {first[-1]:.0f} ms after the broker had it")
     restarts = sum(w["restarts"] for w in pool["workers"])
-    print(f"worker restarts     {restarts}; requests taken over by another worker: {pool['totals']['takeovers']}")
+    print(f"worker restarts     {restarts}; {pool['totals']['takeovers']} answers were begun by the killed worker and ended by another")
 
 
 {"answers": answers, "figures": figures}[sys.argv[1]](*sys.argv[2:])
