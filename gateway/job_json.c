@@ -39,23 +39,67 @@ static double elapsed_s(const struct job_row *row)
     return (double)(until_ms - row->created_ms) / 1000;
 }
 
+/* The same moment under the name the OpenAI API has for this state. */
+static void put_end(json_t *job, const struct job_row *row)
+{
+    static const struct {
+        enum job_state state;
+        const char *name;
+    } ends[] = { { JOB_COMPLETED, "completed_at" },
+                 { JOB_CANCELLED, "cancelled_at" },
+                 { JOB_EXPIRED, "expired_at" },
+                 { JOB_FAILED, "failed_at" } };
+
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        json_object_set_new(job, ends[i].name, seconds(row->state == ends[i].state ? row->ended_ms : 0));
+}
+
+static json_t *count(uint64_t n)
+{
+    return json_integer((json_int_t)n);
+}
+
+static void put_counts(json_t *job, const struct job_row *row)
+{
+    json_object_set_new(job, "request_counts",
+                        json_pack("{so so so}", "total", count(row->n_lines), "completed", count(row->n_done),
+                                  "failed", count(row->n_failed)));
+    json_object_set_new(job, "finish_reasons",
+                        json_pack("{so so so}", "stop", count(row->n_done - row->n_length), "length",
+                                  count(row->n_length), "error", count(row->n_failed)));
+    json_object_set_new(job, "usage",
+                        json_pack("{so so so so}", "prompt_tokens", count(row->prompt_tokens), "cached_tokens",
+                                  count(row->cached_tokens), "completion_tokens", count(row->completion_tokens),
+                                  "total_tokens", count(row->prompt_tokens + row->completion_tokens)));
+    json_object_set_new(job, "bytes",
+                        json_pack("{so so so}", "input", count(row->input_bytes), "output",
+                                  count(row->output_bytes), "errors", count(row->errors_bytes)));
+    json_object_set_new(job, "retries", count(row->n_retries));
+}
+
 json_t *job_json(const struct job_row *row, const struct job *live, uint64_t now_ns)
 {
     static const char *const priorities[] = { "normal", "low", "normal", "high" };
+    uint64_t eta = live != NULL ? eta_s(live, now_ns) : 0;
+    json_t *job = json_object();
 
-    return json_pack(
-        "{ss ss so ss ss sI so so sf so s{sI sI sI} s{sI sI sI sI} sI s{sI sI sI} so sI ss so ss so}", "id",
-        row->id, "object", "batch", "name", string_or_null(row->name), "user", row->user, "status",
-        status_of(row, live), "created_at", (json_int_t)(row->created_ms / 1000), "in_progress_at",
-        seconds(row->started_ms), "ended_at", seconds(row->ended_ms), "elapsed_s", elapsed_s(row), "expires_at", seconds(row->deadline_ms),
-        "request_counts", "total", (json_int_t)row->n_lines, "completed", (json_int_t)row->n_done, "failed",
-        (json_int_t)row->n_failed, "usage", "prompt_tokens", (json_int_t)row->prompt_tokens, "cached_tokens",
-        (json_int_t)row->cached_tokens, "completion_tokens", (json_int_t)row->completion_tokens,
-        "total_tokens", (json_int_t)(row->prompt_tokens + row->completion_tokens), "retries",
-        (json_int_t)row->n_retries, "bytes", "input", (json_int_t)row->input_bytes, "output",
-        (json_int_t)row->output_bytes, "errors", (json_int_t)row->errors_bytes, "model",
-        string_or_null(row->model), "running", (json_int_t)(live != NULL ? live->n_flying : 0), "priority",
-        priorities[row->priority <= 3 ? row->priority : 0], "eta_s",
-        live != NULL && eta_s(live, now_ns) > 0 ? json_integer((json_int_t)eta_s(live, now_ns)) : json_null(),
-        "note", live != NULL ? live->note : "", "error", string_or_null(row->error));
+    json_object_set_new(job, "id", json_string(row->id));
+    json_object_set_new(job, "object", json_string("batch"));
+    json_object_set_new(job, "name", string_or_null(row->name));
+    json_object_set_new(job, "user", json_string(row->user));
+    json_object_set_new(job, "status", json_string(status_of(row, live)));
+    json_object_set_new(job, "created_at", seconds(row->created_ms));
+    json_object_set_new(job, "in_progress_at", seconds(row->started_ms));
+    json_object_set_new(job, "expires_at", seconds(row->deadline_ms));
+    put_end(job, row);
+    json_object_set_new(job, "ended_at", seconds(row->ended_ms));
+    json_object_set_new(job, "elapsed_s", json_real(elapsed_s(row)));
+    put_counts(job, row);
+    json_object_set_new(job, "model", string_or_null(row->model));
+    json_object_set_new(job, "priority", json_string(priorities[row->priority <= 3 ? row->priority : 0]));
+    json_object_set_new(job, "running", count(live != NULL ? live->n_flying : 0));
+    json_object_set_new(job, "eta_s", eta > 0 ? count(eta) : json_null());
+    json_object_set_new(job, "note", string_or_null(live != NULL ? live->note : ""));
+    json_object_set_new(job, "error", string_or_null(row->error));
+    return job;
 }

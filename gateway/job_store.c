@@ -11,94 +11,24 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "job_sql.h"
 #include "log.h"
 
 enum { SCHEMA_VERSION = 1, APPLICATION_ID = 0x57454952 };
 
-static const char schema[] = "CREATE TABLE jobs(seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT "
-                             "NULL, user TEXT NOT NULL, name TEXT NOT NULL,"
-                             " key TEXT, digest TEXT NOT NULL, model TEXT NOT NULL, max_tokens INTEGER NOT "
-                             "NULL, priority INTEGER NOT NULL,"
-                             " state INTEGER NOT NULL, created_ms INTEGER NOT NULL, started_ms INTEGER NOT "
-                             "NULL, ended_ms INTEGER NOT NULL,"
-                             " deadline_ms INTEGER NOT NULL, n_lines INTEGER NOT NULL, n_done INTEGER NOT "
-                             "NULL, n_failed INTEGER NOT NULL,"
-                             " n_retries INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, cached_tokens "
-                             "INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
-                             " input_bytes INTEGER NOT NULL, output_bytes INTEGER NOT NULL, errors_bytes "
-                             "INTEGER NOT NULL, error TEXT NOT NULL);"
-                             "CREATE UNIQUE INDEX jobs_key ON jobs(user, key) WHERE key IS NOT NULL;"
-                             "CREATE INDEX jobs_user ON jobs(user, seq);"
-                             "CREATE INDEX jobs_state ON jobs(state);"
-                             "CREATE TABLE lines(job INTEGER NOT NULL, line INTEGER NOT NULL, offset INTEGER "
-                             "NOT NULL, bytes INTEGER NOT NULL,"
-                             " state INTEGER NOT NULL DEFAULT 0, place INTEGER NOT NULL DEFAULT 0, "
-                             "place_bytes INTEGER NOT NULL DEFAULT 0,"
-                             " PRIMARY KEY(job, line)) WITHOUT ROWID;"
-                             "CREATE TABLE ids(job INTEGER NOT NULL, custom_id TEXT NOT NULL, line INTEGER "
-                             "NOT NULL, PRIMARY KEY(job, custom_id)) WITHOUT ROWID;";
-
-#define COLUMNS                                                                                      \
-    "seq, id, user, name, key, digest, model, max_tokens, priority, state, created_ms, started_ms, " \
-    "ended_ms, deadline_ms, n_lines, "                                                               \
-    "n_done, n_failed, n_retries, prompt_tokens, cached_tokens, completion_tokens, input_bytes, "    \
-    "output_bytes, errors_bytes, error"
-
-/* 8 is JOB_DELETED, 4 JOB_COMPLETED: the first that has ended. */
-_Static_assert(JOB_DELETED == 8 && JOB_COMPLETED == 4, "the statements name states by number");
-#define STATEMENTS(X)                                                                                        \
-    X(BEGIN, "BEGIN IMMEDIATE")                                                                              \
-    X(COMMIT, "COMMIT")                                                                                      \
-    X(ROLLBACK, "ROLLBACK")                                                                                  \
-    X(ADD, "INSERT INTO jobs(id, user, name, key, digest, model, max_tokens, priority, state, created_ms, "  \
-           "started_ms, ended_ms,"                                                                           \
-           " deadline_ms, n_lines, n_done, n_failed, n_retries, prompt_tokens, cached_tokens, "              \
-           "completion_tokens, input_bytes,"                                                                 \
-           " output_bytes, errors_bytes, error) VALUES "                                                     \
-           "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,0,0,?11,0,0,0,0,0,0,0,?12,0,0,'')")                              \
-    X(SET_ID, "UPDATE jobs SET id = ?2 WHERE seq = ?1")                                                      \
-    X(SAVE, "UPDATE jobs SET state=?2, started_ms=?3, ended_ms=?4, n_lines=?5, n_done=?6, n_failed=?7, "     \
-            "n_retries=?8, prompt_tokens=?9,"                                                                \
-            " cached_tokens=?10, completion_tokens=?11, output_bytes=?12, errors_bytes=?13, error=?14, "     \
-            "digest=?15,"                                                                                    \
-            " key=?16 WHERE seq=?1")                                                                         \
-    X(ADD_LINE, "INSERT INTO lines(job, line, offset, bytes) VALUES (?1, ?2, ?3, ?4)")                       \
-    X(ADD_ID, "INSERT INTO ids(job, custom_id, line) VALUES (?1, ?2, ?3)")                                   \
-    X(FIND_ID, "SELECT line FROM ids WHERE job = ?1 AND custom_id = ?2")                                     \
-    X(LINE_DONE, "UPDATE lines SET state=?3, place=?4, place_bytes=?5 WHERE job=?1 AND line=?2 AND state=0") \
-    X(OPEN_LINES,                                                                                            \
-      "SELECT line, bytes, offset FROM lines WHERE job=?1 AND line>?2 AND state=0 ORDER BY line LIMIT ?3")   \
-    X(PLACES, "SELECT place, place_bytes, line FROM lines WHERE job=?1 AND state=1 ORDER BY line")           \
-    X(BY_SEQ, "SELECT " COLUMNS " FROM jobs WHERE seq=?1 AND state<>8")                                      \
-    X(BY_ID, "SELECT " COLUMNS " FROM jobs WHERE id=?2 AND user=?1 AND state<>8")                            \
-    X(LAST, "SELECT " COLUMNS " FROM jobs WHERE user=?1 AND state<>8 ORDER BY seq DESC LIMIT 1")             \
-    X(BY_NAME,                                                                                               \
-      "SELECT " COLUMNS " FROM jobs WHERE user=?1 AND name=?2 AND state<>8 ORDER BY seq DESC LIMIT 1")       \
-    X(BY_PREFIX,                                                                                             \
-      "SELECT " COLUMNS " FROM jobs WHERE user=?1 AND substr(id,1,length(?2))=?2 AND state<>8 LIMIT 2")      \
-    X(BY_KEY, "SELECT " COLUMNS " FROM jobs WHERE user=?1 AND key=?2 AND state<>8")                          \
-    X(LIST, "SELECT " COLUMNS                                                                                \
-            " FROM jobs WHERE user=?1 AND state<>8 AND (state<4 OR ended_ms>=?2) ORDER BY seq DESC")         \
-    X(UNFINISHED, "SELECT " COLUMNS " FROM jobs WHERE state<4 ORDER BY seq")                                 \
-    X(COUNT_OPEN, "SELECT count(*) FROM jobs WHERE user=?1 AND state<4")                                     \
-    X(DELETED, "SELECT " COLUMNS " FROM jobs WHERE state=8 LIMIT 1")                                         \
-    X(DROP_LINES,                                                                                            \
-      "DELETE FROM lines WHERE job=?1 AND line IN (SELECT line FROM lines WHERE job=?1 LIMIT ?2)")           \
-    X(DROP_IDS,                                                                                              \
-      "DELETE FROM ids WHERE job=?1 AND custom_id IN (SELECT custom_id FROM ids WHERE job=?1 LIMIT ?2)")     \
-    X(DROP_JOB, "DELETE FROM jobs WHERE seq=?1")                                                             \
-    X(EXPIRE, "UPDATE jobs SET state=8, key=NULL WHERE state>=4 AND state<8 AND ended_ms<?1")
+_Static_assert(JOB_DELETED == 8 && JOB_COMPLETED == 4 && JOB_VALIDATING == 0, "job_sql.h names states by number");
+_Static_assert(LINE_OPEN == 0 && LINE_ANSWERED == 1, "and those of lines");
 
 enum statement {
 #define X(name, sql) S_##name,
-    STATEMENTS(X)
+    JOB_SQL_STATEMENTS(X)
 #undef X
         S_COUNT
 };
 
 static const char *const sql_of[S_COUNT] = {
 #define X(name, sql) [S_##name] = sql,
-    STATEMENTS(X)
+    JOB_SQL_STATEMENTS(X)
 #undef X
 };
 
@@ -155,7 +85,7 @@ static enum status prepare_schema(struct job_store *s, struct error *err)
              APPLICATION_ID);
     enum status st = run_sql(s, "BEGIN IMMEDIATE");
     if (st == ST_OK)
-        st = run_sql(s, schema);
+        st = run_sql(s, JOB_SQL_SCHEMA);
     if (st == ST_OK)
         st = run_sql(s, sql);
     if (st == ST_OK)
@@ -259,12 +189,13 @@ static void read_row(sqlite3_stmt *q, struct job_row *r)
     r->started_ms = sqlite3_column_int64(q, 11);
     r->ended_ms = sqlite3_column_int64(q, 12);
     r->deadline_ms = sqlite3_column_int64(q, 13);
-    uint64_t *const counts[] = { &r->n_lines,       &r->n_done,        &r->n_failed,          &r->n_retries,
-                                 &r->prompt_tokens, &r->cached_tokens, &r->completion_tokens, &r->input_bytes,
+    uint64_t *const counts[] = { &r->n_lines,       &r->n_done,        &r->n_failed,
+                                 &r->n_retries,     &r->n_length,      &r->prompt_tokens,
+                                 &r->cached_tokens, &r->completion_tokens, &r->input_bytes,
                                  &r->output_bytes,  &r->errors_bytes };
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < 11; i++)
         *counts[i] = (uint64_t)sqlite3_column_int64(q, 14 + i);
-    copy_text(r->error, sizeof r->error, q, 24);
+    copy_text(r->error, sizeof r->error, q, 25);
 }
 
 /* Step a bound query for one job. */
@@ -368,20 +299,20 @@ enum status job_store_add(struct job_store *s, struct job_row *row)
 enum status job_store_save(struct job_store *s, const struct job_row *row)
 {
     sqlite3_stmt *q = s->statements[S_SAVE];
-    const uint64_t counts[] = { row->n_lines,           row->n_done,        row->n_failed,
-                                row->n_retries,         row->prompt_tokens, row->cached_tokens,
-                                row->completion_tokens, row->output_bytes,  row->errors_bytes };
+    const uint64_t counts[] = { row->n_lines,       row->n_done,        row->n_failed,          row->n_retries,
+                                row->n_length,      row->prompt_tokens, row->cached_tokens, row->completion_tokens,
+                                row->output_bytes,  row->errors_bytes };
 
     sqlite3_bind_int64(q, 1, row->seq);
     sqlite3_bind_int(q, 2, (int)row->state);
     sqlite3_bind_int64(q, 3, row->started_ms);
     sqlite3_bind_int64(q, 4, row->ended_ms);
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < 10; i++)
         sqlite3_bind_int64(q, 5 + i, (int64_t)counts[i]);
-    bind_text(q, 14, row->error);
-    bind_text(q, 15, row->digest);
+    bind_text(q, 15, row->error);
+    bind_text(q, 16, row->digest);
     if (row->key[0] != '\0' && row->state != JOB_DELETED) /* a deleted job gives its key free */
-        bind_text(q, 16, row->key);
+        bind_text(q, 17, row->key);
     return run(s, S_SAVE);
 }
 

@@ -56,6 +56,7 @@ struct job_row {
     enum job_state state;
     int64_t created_ms, started_ms, ended_ms, deadline_ms; /* real time; 0: not yet, none */
     uint64_t n_lines, n_done, n_failed, n_retries;
+    uint64_t n_length;                    /* of n_done: answers that their limit of tokens ended */
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
     uint64_t input_bytes, output_bytes, errors_bytes;
     char error[JOB_ERROR_BYTES];          /* why it failed as a whole */

@@ -218,7 +218,6 @@ static void make_run_id(const struct job *j, uint32_t number, char *id, size_t b
 static void record_error(struct runner *r, struct job *j, const struct weir_line *parsed, uint32_t number,
                          const struct weir_error *error, uint64_t now_ns)
 {
-    const struct weir_usage none = { 0 };
     char id[40];
     size_t bytes = 0;
 
@@ -227,7 +226,7 @@ static void record_error(struct runner *r, struct job *j, const struct weir_line
     if (text == NULL)
         runner_fail_job(r, j, "out of memory");
     else
-        runner_record(r, j, number, false, text, bytes, &none, now_ns);
+        runner_record(r, j, number, text, bytes, NULL, now_ns);
 }
 
 /* Read and parse a line of the input.  ST_OK; ST_INVALID: *ret_error says what is wrong with the line; ST_CORRUPT: the job is over. */
@@ -326,7 +325,7 @@ static void on_answer(struct flight *f, uint64_t now_ns)
     if (text == NULL)
         runner_fail_job(f->runner, j, "out of memory");
     else
-        runner_record(f->runner, j, f->line.number, true, text, bytes, &f->answer->usage, now_ns);
+        runner_record(f->runner, j, f->line.number, text, bytes, f->answer, now_ns);
 }
 
 static void on_failure(struct flight *f, const struct weir_error *error, uint64_t now_ns)

@@ -102,12 +102,13 @@ struct record {                         /* one answer or error that is not on di
     char *text;                         /* with its newline */
     size_t bytes;
     uint64_t place;                     /* where it was appended */
+    bool cut;                           /* answered, and ended by its limit of tokens */
     struct weir_usage usage;
 };
 
-/* Keep a record; takes text (with room for the newline that is added).  The caller has seen that there is room. */
-void runner_record(struct runner *r, struct job *j, uint32_t number, bool answered, char *text, size_t bytes,
-                   const struct weir_usage *usage, uint64_t now_ns);
+/* Keep a record; takes text, adds the newline.  answer: NULL for an error.  The caller has seen that there is room. */
+void runner_record(struct runner *r, struct job *j, uint32_t number, char *text, size_t bytes, const struct weir_answer *answer,
+                   uint64_t now_ns);
 /* Open the files of a job, cut to what is committed.  ST_OK, ST_SYSTEM (try again), ST_CORRUPT: *why. */
 MUST_CHECK enum status runner_open_files(struct runner *r, struct job *j, char *why, size_t why_bytes);
 /* Append, sync, commit all records.  A failure keeps them for a later try. */

@@ -19,8 +19,8 @@
 #include "clock.h"
 #include "log.h"
 
-void runner_record(struct runner *r, struct job *j, uint32_t number, bool answered, char *text, size_t bytes,
-                   const struct weir_usage *usage, uint64_t now_ns)
+void runner_record(struct runner *r, struct job *j, uint32_t number, char *text, size_t bytes,
+                   const struct weir_answer *answer, uint64_t now_ns)
 {
     char *line = realloc(text, bytes + 1);
 
@@ -33,9 +33,13 @@ void runner_record(struct runner *r, struct job *j, uint32_t number, bool answer
     assert(r->n_records < RUNNER_RECORDS_MAX);
     if (r->n_records == 0)
         r->oldest_record_ns = now_ns;
-    r->records[r->n_records++] = (struct record){
-        .job = j, .number = number, .answered = answered, .text = line, .bytes = bytes + 1, .usage = *usage
-    };
+    struct record *rec = &r->records[r->n_records++];
+    *rec = (struct record){ .job = j, .number = number, .text = line, .bytes = bytes + 1 };
+    if (answer != NULL) {
+        rec->answered = true;
+        rec->cut = answer->choices[0].finish == WEIR_FINISH_LENGTH;
+        rec->usage = answer->usage;
+    }
     r->record_bytes += bytes + 1;
     j->n_pending++;
 }
@@ -146,6 +150,7 @@ static struct job_row next_row(const struct runner *r, const struct job *j)
             continue;
         row.n_done += rec->answered;
         row.n_failed += !rec->answered;
+        row.n_length += rec->cut;
         row.prompt_tokens += rec->usage.prompt_tokens;
         row.cached_tokens += rec->usage.cached_tokens;
         row.completion_tokens += rec->usage.completion_tokens;

@@ -143,14 +143,19 @@ void job_print_progress(struct talk *t, const json_t *job)
 static void print_job(struct talk *t, const json_t *job)
 {
     json_t *usage = json_object_get(job, "usage");
+    json_int_t cut = json_integer_value(json_object_get(json_object_get(job, "finish_reasons"), "length"));
     char age[32];
 
     format_age(age, sizeof age, json_integer_value(json_object_get(job, "created_at")));
     job_print_progress(t, job);
     talk_print(t, "\n  name      ");
     talk_print_safe(t, string_of(job, "name"), 0);
-    talk_print(t, "\n  answers   %" PRIu64 "\n  errors    %" PRIu64 "\n", count_of(job, "completed"),
-               count_of(job, "failed"));
+    talk_print(t, "\n  answers   %" PRIu64, count_of(job, "completed"));
+    if (cut > 0)
+        talk_print(t, ", %" JSON_INTEGER_FORMAT " of them ended by their limit of tokens", cut);
+    talk_print(t, "\n  errors    %" PRIu64 "\n", count_of(job, "failed"));
+    if (string_of(job, "error")[0] != '\0')
+        talk_print(t, "  failed    %s\n", string_of(job, "error"));
     talk_print(t,
                "  tokens    %" JSON_INTEGER_FORMAT " read (%" JSON_INTEGER_FORMAT
                " from the cache), %" JSON_INTEGER_FORMAT " written\n",

@@ -75,6 +75,7 @@ static void a_row_comes_back_whole(void **state)
     row.n_done = 2;
     row.n_failed = 3;
     row.n_retries = 4;
+    row.n_length = 12;
     row.prompt_tokens = 5;
     row.cached_tokens = 6;
     row.completion_tokens = 7;
