@@ -1,0 +1,146 @@
+/* gemm_many.cuh - many rows times quantised weights: see gemm.cuh.  A block has 4 warps; its tile is 8 panels (or 4 of gate
+ * and the same 4 of up) times 32 rows.  A warp holds two panels' fragments of a block of K and meets every 8 rows with both,
+ * so what it reads of the rows is used twice. */
+#ifndef GEMM_MANY_CUH
+#define GEMM_MANY_CUH
+
+#include "gemm.cuh"
+#include "gemm_int.cuh"
+#include "gemv_int.cuh"
+
+enum { GATE_STRIDE = 65 /* floats of a row's 64 columns of F */, ROW_TILES = GEMM_ROWS / 8 };
+
+/* Both panels' block b times all rows of the tile; x: [GEMM_ROWS] of that block of K. */
+template <int TYPE>
+__device__ __forceinline__ void block_times_rows(const pair_bits<TYPE> (&bits)[2], int b, const struct xblock *x,
+                                                 float (&acc)[2][ROW_TILES][4], uint32_t lane)
+{
+    typedef format<TYPE> f;
+    const uint32_t g = lane / 4, j = lane % 4;
+    uint32_t codes[2][4];
+    float d[2][2], m[2][2];
+
+    for (int p = 0; p < 2; p++) {
+        unpack_codes<TYPE>(bits[p], b, codes[p]);
+        unpack_scales<TYPE>(bits[p], b, d[p], m[p]);
+    }
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+        const struct xblock *rows = x + 8 * t;
+        const uint32_t *q = reinterpret_cast<const uint32_t *>(rows[g].q);
+        const uint32_t fragment[2] = { q[j], q[j + 4] };
+        const float xd[2] = { rows[2 * j].d, rows[2 * j + 1].d }, xs[2] = { rows[2 * j].s, rows[2 * j + 1].s };
+        const int n[2] = { rows[2 * j].n, rows[2 * j + 1].n }, n0[2] = { rows[2 * j].n0, rows[2 * j + 1].n0 };
+#pragma unroll
+        for (int p = 0; p < 2; p++) {
+            int c[4], c1[4];
+            block_sums<TYPE>(codes[p], fragment, n, n0, c, c1);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float v = acc[p][t][i];
+                v = fmaf(sum_value(c[i]), d[p][i / 2] * xd[i % 2], v);
+                if (f::is_six)
+                    v = fmaf(sum_value(c1[i]), m[p][i / 2] * xd[i % 2], v);
+                if (f::has_min)
+                    v = fmaf(m[p][i / 2], xs[i % 2], v);
+                acc[p][t][i] = v;
+            }
+        }
+    }
+}
+
+/* Activated columns through shared memory, so that a warp has 32 neighbours of one row. */
+__device__ __forceinline__ void gate_tile(const struct product_args &a, float *y, const float (&acc)[2][ROW_TILES][4],
+                                          uint32_t group, uint32_t first, uint32_t n, uint32_t warp, uint32_t lane)
+{
+    const uint32_t n_ff = a.part[0].n_rows;
+
+    __syncthreads(); /* the rows' buffers are free */
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            y[(8 * t + 2 * (lane % 4) + i % 2) * GATE_STRIDE + 16 * warp + lane / 4 + i / 2 * 8] =
+                gated(a.gelu, acc[0][t][i], acc[1][t][i]);
+    __syncthreads();
+    for (uint32_t i = warp; i < 2 * n; i += GEMM_THREADS / WARP) {
+        const uint32_t row = i / 2, block = 2 * group + i % 2;
+        const bool valid = block * WARP + lane < n_ff;
+        if (block * WARP < n_ff)
+            put_input(a.out, first + row, block, valid ? y[row * GATE_STRIDE + 32 * (i % 2) + lane] : 0.0f, valid, lane);
+    }
+}
+
+template <int TYPE, bool GATE>
+__device__ __forceinline__ void gemm_int(const struct product_args &a)
+{
+    SHARED_BYTES(bytes);
+    struct xblock *x = reinterpret_cast<struct xblock *>(bytes); /* [GEMM_STAGES][GEMM_BLOCKS][GEMM_ROWS] */
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    uint32_t group = blockIdx.x;
+    const uint32_t part = GATE ? 0 : find_part(a, 8, group);
+    const uint32_t n_chunks = (a.n_k + GEMM_BLOCKS - 1) / GEMM_BLOCKS, n_pairs = (a.n_k + 1) / 2;
+    uint32_t index[2];
+    const uint8_t *panel[2];
+    pair_bits<TYPE> next[2] = {};
+    float acc[2][ROW_TILES][4] = {};
+
+#pragma unroll
+    for (int p = 0; p < 2; p++) { /* past the end: the first again, its results dropped */
+        const struct product_part own = part_of(a, GATE ? (uint32_t)p : part);
+        index[p] = GATE ? 4 * group + warp : 8 * group + 2 * warp + p;
+        panel[p] = own.data + (index[p] < own.n_panels ? index[p] : 0) * a.panel_bytes;
+        load_pair<TYPE>(panel[p], 0, lane, next[p]);
+    }
+    grid_wait();
+    grid_launch();
+    const uint32_t n_rows = *a.n_rows, first = blockIdx.y * GEMM_ROWS;
+    if (first >= n_rows)
+        return;
+    const uint32_t n = n_rows - first < GEMM_ROWS ? n_rows - first : (uint32_t)GEMM_ROWS;
+
+    for (uint32_t c = 0; c < GEMM_STAGES - 1; c++) {
+        if (c < n_chunks)
+            stage_rows<GEMM_BLOCKS>(a, x + c * GEMM_BLOCKS * GEMM_ROWS, c, first, n, GEMM_ROWS);
+        cp_async_commit();
+    }
+    for (uint32_t c = 0; c < n_chunks; c++) {
+        cp_async_wait<GEMM_STAGES - 2>();
+        __syncthreads();
+        if (c + GEMM_STAGES - 1 < n_chunks)
+            stage_rows<GEMM_BLOCKS>(a, x + (c + GEMM_STAGES - 1) % GEMM_STAGES * GEMM_BLOCKS * GEMM_ROWS, c + GEMM_STAGES - 1,
+                                    first, n, GEMM_ROWS);
+        cp_async_commit();
+        const struct xblock *rows = x + c % GEMM_STAGES * GEMM_BLOCKS * GEMM_ROWS;
+        for (uint32_t i = 0; i < GEMM_BLOCKS / 2; i++) {
+            const uint32_t pair = c * (GEMM_BLOCKS / 2) + i;
+            if (pair >= n_pairs)
+                break;
+            const pair_bits<TYPE> bits[2] = { next[0], next[1] };
+            for (int p = 0; p < 2 && pair + 1 < n_pairs; p++)
+                load_pair<TYPE>(panel[p], pair + 1, lane, next[p]);
+            block_times_rows<TYPE>(bits, 0, rows + 2 * i * GEMM_ROWS, acc, lane);
+            if (2 * pair + 1 < a.n_k)
+                block_times_rows<TYPE>(bits, 1, rows + (2 * i + 1) * GEMM_ROWS, acc, lane);
+        }
+    }
+    cp_async_wait<0>();
+    if (GATE) {
+        gate_tile(a, reinterpret_cast<float *>(bytes), acc, group, first, n, warp, lane);
+    } else {
+        const struct product_part own = part_of(a, part);
+#pragma unroll
+        for (int p = 0; p < 2; p++)
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const uint32_t row = 8 * t + 2 * (lane % 4) + i % 2;
+                    if (row < n && index[p] < own.n_panels)
+                        finish_output(a, own, index[p] * 16 + lane / 4 + i / 2 * 8, first + row, acc[p][t][i]);
+                }
+    }
+    norm_tail(a.norm, a.counters + blockIdx.y, first, n);
+}
+
+#endif

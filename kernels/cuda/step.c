@@ -1,0 +1,347 @@
+/* step.c - one forward pass as a list of launches.
+ *
+ *     embed, norm -> int8
+ *     each layer   q, k, v projections (1 launch for each type among them: as a rule one)
+ *                  norms of heads, RoPE, K and V to their blocks
+ *                  attention -> int8
+ *                  output projection, added to x; its last block norms the rows -> int8
+ *                  gate and up, activation -> int8
+ *                  down projection, added to x; its last block norms the rows -> int8
+ *     head         max_seqs wanted rows at a time: logits, then sampling or a copy to the caller
+ *
+ * Six launches a layer.  What a launch computes for a row does not depend on which other rows there are. */
+#include "kernels/cuda/engine.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct run {
+    struct backend *b;
+    struct step_view view;
+    struct step_sizes n;
+};
+
+/* ------------------------------------------------------------------ products */
+
+static struct product_args product(const struct run *r, enum product_kind kind, const struct weights *w, const struct row_input *in)
+{
+    return (struct product_args){
+        .kind = kind,
+        .type = w->type,
+        .n_k = w->n_k,
+        .panel_bytes = w->panel_bytes,
+        .q8 = in->q8,
+        .f32 = in->f32,
+        .n_blocks = in->n_blocks,
+        .f32_stride = in->f32_stride,
+        .n_rows = &r->view.header->n_rows,
+        .gelu = r->b->m->gate == GATE_GELU,
+        .counters = r->b->s.counters,
+    };
+}
+
+static void add_part(struct product_args *a, const struct weights *w, float *y, uint32_t y_stride, const float *bias)
+{
+    assert(a->n_parts < 3 && w->type == a->type && w->panel_bytes == a->panel_bytes);
+    a->part[a->n_parts++] = (struct product_part){ .data = w->data, .n_panels = w->n_panels, .n_rows = w->n_rows, .y = y,
+                                                   .y_stride = y_stride, .bias = bias };
+}
+
+/* The norm that comes after layer l's attention (or, with `after_ffn`, before what follows the layer). */
+static struct norm_args norm_after(const struct backend *b, uint32_t l, bool after_ffn)
+{
+    const struct cuda_layer *w = &b->layers[l];
+    const float *post = after_ffn ? w->post_ffw_norm : w->post_attention_norm;
+
+    return (struct norm_args){
+        .x = b->s.x,
+        .tmp = post != NULL ? b->s.tmp : NULL,
+        .post = post,
+        .weight = !after_ffn ? w->ffn_norm : l + 1 < b->m->n_layers ? b->layers[l + 1].attn_norm : b->output_norm,
+        .out = b->s.in_e,
+        .n = b->m->n_embd,
+        .stride = (b->m->n_embd + 15) / 16 * 16,
+        .eps = b->m->rms_eps,
+    };
+}
+
+static enum status project_heads(const struct run *r, uint32_t l)
+{
+    const struct backend *b = r->b;
+    const struct cuda_layer *w = &b->layers[l];
+    const uint32_t q = b->m->n_heads * b->m->head_dim, kv = b->m->n_kv_heads * b->m->head_dim;
+    const struct {
+        const struct weights *w;
+        float *y;
+        uint32_t stride;
+        const float *bias;
+    } part[3] = { { &w->q, b->s.q, q, w->q_bias }, { &w->k, b->s.k, kv, w->k_bias }, { &w->v, b->s.v, kv, w->v_bias } };
+    bool done[3] = { false };
+    enum status st = ST_OK;
+
+    for (int i = 0; i < 3 && st == ST_OK; i++) {
+        if (done[i])
+            continue;
+        struct product_args a = product(r, PRODUCT_STORE, part[i].w, &b->s.in_e);
+        for (int j = i; j < 3; j++) {
+            if (done[j] || part[j].w->type != part[i].w->type)
+                continue;
+            add_part(&a, part[j].w, part[j].y, part[j].stride, part[j].bias);
+            done[j] = true;
+        }
+        st = launch_product(&a, r->n.rows, b->compute);
+    }
+    return st;
+}
+
+static enum status write_kv(const struct run *r, uint32_t l)
+{
+    const struct backend *b = r->b;
+    const struct cuda_layer *w = &b->layers[l];
+    const uint32_t table = b->m->layers[l].rope_table;
+    const struct kv_args a = { .step = r->view, .pool = b->kv, .layer = l, .n_heads = b->m->n_heads, .n_kv_heads = b->m->n_kv_heads,
+                               .q = b->s.q, .k = b->s.k, .v = b->s.v, .q_norm = w->q_norm, .k_norm = w->k_norm,
+                               .cosines = b->s.cosines[table], .sines = b->s.sines[table], .eps = b->m->rms_eps,
+                               .q_scale = b->m->attention_scale };
+
+    return launch_kv(&a, r->n.rows, b->compute);
+}
+
+static enum status attend(const struct run *r, uint32_t l)
+{
+    const struct backend *b = r->b;
+    const struct attention_args a = { .step = r->view, .pool = b->kv, .layer = l, .n_heads = b->m->n_heads,
+                                      .n_kv_heads = b->m->n_kv_heads, .heads_per_tile = b->heads_per_tile,
+                                      .head_sets = b->head_sets, .window = b->m->layers[l].window, .q = b->s.q,
+                                      .parts = b->s.parts, .counters = b->s.attention_counters, .out = b->s.in_o };
+
+    return launch_attention(&a, r->n.items, r->n.parts, r->n.queries, b->compute);
+}
+
+static enum status project_back(const struct run *r, const struct weights *w, const struct row_input *in, struct norm_args norm)
+{
+    struct product_args a = product(r, norm.post != NULL ? PRODUCT_STORE : PRODUCT_ADD, w, in);
+
+    add_part(&a, w, norm.post != NULL ? r->b->s.tmp : r->b->s.x, norm.stride, NULL);
+    a.norm = norm;
+    return launch_product(&a, r->n.rows, r->b->compute);
+}
+
+static enum status gate_and_up(const struct run *r, const struct cuda_layer *w)
+{
+    const struct backend *b = r->b;
+    const uint32_t stride = (b->m->n_ff + 15) / 16 * 16;
+
+    if (w->gate.type == w->up.type) {
+        struct product_args a = product(r, PRODUCT_GATE, &w->gate, &b->s.in_e);
+        add_part(&a, &w->gate, NULL, 0, NULL);
+        add_part(&a, &w->up, NULL, 0, NULL);
+        a.out = b->s.in_f;
+        return launch_product(&a, r->n.rows, b->compute);
+    }
+    struct product_args g = product(r, PRODUCT_STORE, &w->gate, &b->s.in_e), u = product(r, PRODUCT_STORE, &w->up, &b->s.in_e);
+    const struct gate_args a = { .g = b->s.gate, .u = b->s.up, .n = b->m->n_ff, .stride = stride,
+                                 .gelu = b->m->gate == GATE_GELU, .out = b->s.in_f, .n_rows = &r->view.header->n_rows };
+    add_part(&g, &w->gate, b->s.gate, stride, NULL);
+    add_part(&u, &w->up, b->s.up, stride, NULL);
+    enum status st = launch_product(&g, r->n.rows, b->compute);
+    if (st == ST_OK)
+        st = launch_product(&u, r->n.rows, b->compute);
+    return st == ST_OK ? launch_gate(&a, r->n.rows, b->compute) : st;
+}
+
+static enum status layer(const struct run *r, uint32_t l)
+{
+    const struct cuda_layer *w = &r->b->layers[l];
+    enum status st = project_heads(r, l);
+
+    if (st == ST_OK)
+        st = write_kv(r, l);
+    if (st == ST_OK)
+        st = attend(r, l);
+    if (st == ST_OK)
+        st = project_back(r, &w->o, &r->b->s.in_o, norm_after(r->b, l, false));
+    if (st == ST_OK)
+        st = gate_and_up(r, w);
+    if (st == ST_OK)
+        st = project_back(r, &w->down, &r->b->s.in_f, norm_after(r->b, l, true));
+    return st;
+}
+
+/* ------------------------------------------------------------------ the ends */
+
+static enum status embed(const struct run *r)
+{
+    const struct backend *b = r->b;
+    struct embed_args a = { .step = r->view, .embedding = b->embedding, .last_tokens = b->s.last_tokens,
+                            .scale = b->m->embedding_scale, .x = b->s.x, .stride = (b->m->n_embd + 15) / 16 * 16,
+                            .norm = norm_after(b, 0, false), .half = b->m->head_dim / 2 };
+
+    a.norm.tmp = a.norm.post = NULL;
+    a.norm.weight = b->layers[0].attn_norm;
+    for (int i = 0; i < 2; i++) {
+        a.frequencies[i] = b->frequencies[i];
+        a.magnitudes[i] = b->magnitudes[i];
+        a.cosines[i] = b->s.cosines[i];
+        a.sines[i] = b->s.sines[i];
+    }
+    return launch_embed(&a, r->n.rows, b->compute);
+}
+
+/* Logits of wanted rows `piece` * max_seqs and on. */
+static enum status head(const struct run *r, uint32_t piece)
+{
+    const struct backend *b = r->b;
+    const uint32_t before = piece * b->options.max_seqs, left = r->n.outs - before;
+    struct product_args a = product(r, PRODUCT_STORE, &b->head, &b->s.in_e);
+
+    a.n_rows = r->view.out_counts + piece;
+    a.map = r->view.out_rows + before;
+    add_part(&a, &b->head, b->s.logits, b->n_vocab_padded, NULL);
+    return launch_product(&a, left < b->options.max_seqs ? left : b->options.max_seqs, b->compute);
+}
+
+static enum status sample(const struct run *r)
+{
+    const struct backend *b = r->b;
+    const struct sample_args a = { .step = r->view, .logits = b->s.logits, .n_vocab = b->m->n_vocab, .stride = b->n_vocab_padded,
+                                   .n_slots = b->n_slots, .raw = b->s.raw, .exps = b->s.exps, .ranked = b->s.ranked,
+                                   .weights = b->s.weights, .results = b->s.results, .last_tokens = b->s.last_tokens };
+
+    return r->n.requests > 0 ? launch_sample(&a, r->n.requests, b->compute) : ST_OK;
+}
+
+/* All launches of a step but what copies logits out: the head's first piece is sampled, later ones have no requests. */
+static enum status launch_all(const struct run *r)
+{
+    enum status st = embed(r);
+
+    for (uint32_t l = 0; l < r->b->m->n_layers && st == ST_OK; l++)
+        st = layer(r, l);
+    if (st == ST_OK && r->n.outs > 0)
+        st = head(r, 0);
+    return st == ST_OK ? sample(r) : st;
+}
+
+/* ------------------------------------------------------------------ logits for the caller */
+
+/* Row `out` of the wanted ones, after the sampled: where it goes. */
+struct delivery {
+    const struct plan *plan;
+    uint32_t entry, token; /* the next row */
+};
+
+static float *next_logits(struct delivery *d, uint32_t n_vocab)
+{
+    for (;; d->entry++, d->token = 0) {
+        assert(d->entry < d->plan->n_entries);
+        const struct plan_entry *e = &d->plan->entries[d->entry];
+        const uint32_t rows = e->want == WANT_ALL_LOGITS ? e->n_tokens : e->want == WANT_LOGITS;
+        if (d->token < rows)
+            return e->logits + (size_t)d->token++ * n_vocab;
+    }
+}
+
+static enum status deliver_logits(const struct run *r, const struct plan *p)
+{
+    const struct backend *b = r->b;
+    const uint32_t at_once = b->options.max_seqs;
+    struct delivery d = { .plan = p };
+    enum status st = ST_OK;
+
+    for (uint32_t out = r->n.requests; out < r->n.outs && st == ST_OK; out++) {
+        if (out % at_once == 0 && out > 0)
+            st = head(r, out / at_once);
+        if (st == ST_OK)
+            st = device_copy(next_logits(&d, b->m->n_vocab), b->s.logits + (size_t)(out % at_once) * b->n_vocab_padded,
+                             b->m->n_vocab * sizeof(float), TO_HOST, b->compute);
+    }
+    return st;
+}
+
+/* ------------------------------------------------------------------ graphs */
+
+static uint32_t power_index(uint32_t n)
+{
+    uint32_t i = 0;
+
+    while (1u << i < n)
+        i++;
+    return i;
+}
+
+/* The capacity of a graph: decodes only, all sampled. */
+static struct step_sizes graph_sizes(const struct backend *b, uint32_t row_index, uint32_t part_index)
+{
+    const uint32_t rows = 1u << row_index;
+
+    return (struct step_sizes){ .rows = rows, .items = rows, .outs = rows, .requests = rows, .parts = 1u << part_index,
+                                .queries = b->heads_per_tile };
+}
+
+/* The graph that holds a step, and its capacity; NULL when there is none. */
+static device_graph graph_for(const struct backend *b, const struct plan *p, struct step_sizes *n)
+{
+    if (n->rows != p->n_entries || n->requests != n->rows || n->parts == 0)
+        return NULL;
+    for (uint32_t i = 0, parts = 0; i < p->n_entries; i++) { /* a sequence without parts of its own takes another grid */
+        parts += (p->entries[i].n_past + SPLIT) / SPLIT;
+        if (parts > b->n_parts)
+            return NULL;
+    }
+    const uint32_t row = power_index(n->rows), part = power_index(n->parts);
+    if (row >= ROW_SIZES_MAX || part >= PART_SIZES_MAX || b->graphs[row][part] == NULL)
+        return NULL;
+    *n = graph_sizes(b, row, part);
+    return b->graphs[row][part];
+}
+
+enum status cuda_record_graphs(struct backend *b)
+{
+    const uint32_t splits = (b->options.context_tokens + SPLIT - 1) / SPLIT;
+    const uint32_t largest = b->options.max_seqs < b->options.max_rows ? b->options.max_seqs : b->options.max_rows;
+
+    for (uint32_t row = 0; device_has_graphs() && row < ROW_SIZES_MAX && 1u << row <= largest; row++) {
+        for (uint32_t part = 0; part < PART_SIZES_MAX; part++) {
+            if (part > 0 && 1u << (part - 1) >= splits)
+                break;
+            struct run r = { .b = b, .n = graph_sizes(b, row, part) };
+            cuda_plan_view(b, &r.n, b->s.step, &r.view);
+            enum status st = device_capture_begin(b->compute);
+            if (st == ST_OK) {
+                const enum status launched = launch_all(&r);
+                st = device_capture_end(b->compute, &b->graphs[row][part]);
+                st = launched != ST_OK ? launched : st;
+            }
+            if (st != ST_OK)
+                return st;
+        }
+    }
+    return ST_OK;
+}
+
+/* ------------------------------------------------------------------ the step */
+
+enum status cuda_step_start(struct backend *b, struct cuda_step *s, const struct plan *p)
+{
+    struct run r = { .b = b };
+
+    cuda_plan_sizes(b, p, &r.n);
+    device_graph graph = graph_for(b, p, &r.n);
+    cuda_plan_view(b, &r.n, b->s.step, &r.view);
+    const size_t bytes = cuda_plan_write(b, p, &r.n, s->upload);
+    enum status st = device_copy(b->s.step, s->upload, bytes, TO_DEVICE, b->compute);
+    if (st == ST_OK && graph != NULL)
+        st = device_graph_launch(graph, b->compute);
+    else if (st == ST_OK)
+        st = launch_all(&r);
+    if (st == ST_OK && graph == NULL)
+        st = deliver_logits(&r, p);
+    if (st == ST_OK && r.n.requests > 0)
+        st = device_copy(s->results, b->s.results, p->n_entries * sizeof(*s->results), TO_HOST, b->compute);
+    if (st == ST_OK)
+        st = device_event_record(s->done, b->compute);
+    if (st == ST_OK)
+        st = device_event_record(b->last_step, b->compute);
+    return st;
+}
