@@ -11,6 +11,7 @@
 
 MAKEFLAGS += -r
 CC     ?= cc
+CXX    ?= c++
 AR     ?= ar
 ifeq ($(origin CC),default)
 CC     := cc
@@ -91,6 +92,8 @@ $(B)/%.c.o: %.c
 	@mkdir -p $(@D)
 	$(call Q,CC)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
+include kernels/cuda/cuda.mk
+
 # --- tests -----------------------------------------------------------------
 
 UNIT := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c tests/kernels/test_*.c tests/reference/test_*.c))
@@ -101,6 +104,8 @@ $(B)/tests/%: $(B)/tests/%.c.o $(HELP) $(call lib,gateway client broker worker k
 	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lzmq -lmicrohttpd -lssh -lsqlite3 -ljansson -lz -lzstd $(COMMON_LIBS) $(LDLIBS)
 
 $(B)/tests/%.o: CPPFLAGS += -I.    # only tests may include private headers: "worker/kv_cache.h"
+
+include tests/emu/emu.mk
 
 # Fuzz targets bring their own main from libFuzzer: tests/fuzz/run.sh builds them with clang.
 $(B)/tests/fuzz/%: LDFLAGS += -fsanitize=fuzzer
@@ -120,7 +125,7 @@ $(B)/tests/fake_worker: $(B)/tests/support/fake_worker.c.o $(call lib,common)
 	@mkdir -p $(@D)
 	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ $(COMMON_LIBS) $(LDLIBS)
 
-tests: $(UNIT) $(B)/tests/fake_worker
+tests: $(UNIT) $(EMU_TESTS) $(B)/tests/fake_worker
 
 test:
 	@tools/deps.sh test

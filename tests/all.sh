@@ -14,6 +14,10 @@ programs=()
 for source in tests/unit/test_*.c tests/kernels/test_*.c tests/reference/test_*.c; do
     [ -f "$source" ] && programs+=("$build/${source%.c}")
 done
+for source in tests/emu/test_*.c tests/emu/test_*.cc; do # the CUDA backend, on an emulation
+    program=$build/${source%.*}
+    [ -x "$program" ] && programs+=("$program")
+done
 scripts=()
 for script in tests/integration/test_*.sh tests/integration/test_*.py; do
     [ -f "$script" ] && scripts+=("$script")

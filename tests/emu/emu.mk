@@ -1,0 +1,52 @@
+# The CUDA kernels compiled as C++ on the emulation (cuda_emu.h), twice: with AddressSanitizer and UBSan for the tests of
+# kernels and of tiny models, and without for a real model.  Included by the Makefile.
+
+EMU_FLAGS := -std=c++17 -g -Wall -Wextra -Wno-unknown-pragmas -D_Static_assert=static_assert -DWEIR_EMULATION \
+             -fno-strict-aliasing -ffp-contract=off -iquote . -iquote include -iquote tests/emu -MMD -MP $(if $(WERROR),-Werror)
+EMU_CFLAGS = $(filter-out -O%,$(CFLAGS)) -iquote .
+EMU_SAN   := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+EMU_SOURCES := $(filter-out kernels/cuda/device.cu,$(wildcard kernels/cuda/*.cu)) $(wildcard kernels/cuda/*.c) \
+               tests/emu/cuda_emu.cc tests/emu/device_emu.cc
+EMU_TESTS := $(patsubst tests/emu/%.cc,$(B)/tests/emu/%,$(wildcard tests/emu/test_*.cc)) \
+             $(patsubst tests/emu/%.c,$(B)/tests/emu/%,$(wildcard tests/emu/test_*.c))
+EMU_PLAIN := $(B)/tests/emu/test_real_model
+
+$(B)/emu-san/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(call Q,EMU)$(CXX) $(EMU_FLAGS) $(EMU_SAN) -x c++ -c -o $@ $<
+$(B)/emu-san/%.cc.o: %.cc
+	@mkdir -p $(@D)
+	$(call Q,EMU)$(CXX) $(EMU_FLAGS) $(EMU_SAN) -c -o $@ $<
+$(B)/emu-san/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(call Q,EMU)$(CC) $(CPPFLAGS) $(EMU_CFLAGS) $(EMU_SAN) -c -o $@ $<
+$(B)/emu/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(call Q,EMU)$(CXX) $(EMU_FLAGS) -O2 -x c++ -c -o $@ $<
+$(B)/emu/%.cc.o: %.cc
+	@mkdir -p $(@D)
+	$(call Q,EMU)$(CXX) $(EMU_FLAGS) -O2 -c -o $@ $<
+$(B)/emu/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(call Q,EMU)$(CC) $(CPPFLAGS) $(EMU_CFLAGS) -O2 -c -o $@ $<
+
+$(B)/emu-san/tests/emu/%.o: tests/emu/%.cc
+	@mkdir -p $(@D)
+	$(call Q,EMU)$(CXX) $(EMU_FLAGS) $(EMU_SAN) -c -o $@ $<
+$(B)/emu-san/tests/emu/%.o: tests/emu/%.c
+	@mkdir -p $(@D)
+	$(call Q,EMU)$(CC) $(CPPFLAGS) $(EMU_CFLAGS) $(EMU_SAN) -c -o $@ $<
+$(B)/emu/tests/emu/%.o: tests/emu/%.c
+	@mkdir -p $(@D)
+	$(call Q,EMU)$(CC) $(CPPFLAGS) $(EMU_CFLAGS) -O2 -c -o $@ $<
+
+EMU_HELP := $(patsubst %,$(B)/tests/support/%.c.o,engine_rig test_model_path)
+EMU_LINK = $(CXX) $(LDFLAGS) $(1) -o $@ $^ -lcmocka -ljansson $(COMMON_LIBS) $(LDLIBS)
+
+$(filter-out $(EMU_PLAIN),$(EMU_TESTS)): $(B)/tests/emu/%: $(B)/emu-san/tests/emu/%.o $(patsubst %,$(B)/emu-san/%.o,$(EMU_SOURCES)) \
+        $(EMU_HELP) $(call lib,worker kernels common)
+	@mkdir -p $(@D)
+	$(call Q,LINK)$(call EMU_LINK,$(EMU_SAN))
+$(EMU_PLAIN): $(B)/tests/emu/%: $(B)/emu/tests/emu/%.o $(patsubst %,$(B)/emu/%.o,$(EMU_SOURCES)) $(EMU_HELP) $(call lib,worker kernels common)
+	@mkdir -p $(@D)
+	$(call Q,LINK)$(call EMU_LINK,)
