@@ -63,7 +63,7 @@ static struct room room_of(const struct worker *w)
 
     if (w->state != WORKER_READY || w->killed != KILL_NONE || w->alone_request >= 0)
         return r;
-    uint32_t look_ahead = w->card.max_seqs / 4 > LOOK_AHEAD_MIN ? w->card.max_seqs / 4 : LOOK_AHEAD_MIN;
+    uint32_t look_ahead = w->card.max_seqs / 2 > LOOK_AHEAD_MIN ? w->card.max_seqs / 2 : LOOK_AHEAD_MIN;
     uint32_t waiting = w->n_unstarted; /* STARTED comes with a request's first plan */
 
     r.empty = w->link.n_held == 0;

@@ -475,6 +475,26 @@ def workers_die_with_the_broker():
     pool.stop()
 
 
+def what_it_is_told_wrong_is_named():
+    import shutil, subprocess, tempfile
+    from broker_pool import BIN, FAKE_WORKER
+    folder = tempfile.mkdtemp(prefix="weir-test-")
+    good = ["--model", "x=/dev/null"]
+    for args, words in [
+        ([], "--model"), (["--model", "/nonexistent.gguf"], "No such file"), (good + good, "called"), (good + ["--workers", "0"], "1 to 16"),
+        (good + ["--model", "y=/dev/null", "--workers", "1"], "at least as many"), (good + ["--device", "gpu"], "gpu"),
+        (good + ["extra"], "extra"), (good + ["--log-level", "loud"], "loud"), (good + ["--front-end-uid", "abc"], "abc"),
+        (["--modle", "x"], "did you mean --model"), (good + ["--runtime-dir", "/tmp/" + "a" * 120], "107"),
+        (good + ["--runtime-dir", "/dev/null/x"], "/dev/null"), (good + ["--endpoint", "inproc://x"], "ipc://"),
+        (good + ["--metrics-port", "1", "--metrics-address", "localhost"], "localhost"), (["--model", "bad name=/dev/null"], "bad name"),
+    ]:
+        p = subprocess.run([BIN + "/weir-broker", "--worker-program", FAKE_WORKER] + args, capture_output=True, timeout=20,
+                           env={**os.environ, "WEIR_RUNTIME_DIR": folder} if "--runtime-dir" not in args else None)
+        assert p.returncode in (1, 2) and words in p.stderr.decode(), (args, p)
+    assert b"--model" in subprocess.run([BIN + "/weir-broker", "--help"], capture_output=True, timeout=20).stdout
+    shutil.rmtree(folder)
+
+
 def a_second_broker_of_the_same_folder_is_refused():
     with Pool() as pool:
         import subprocess
@@ -536,4 +556,4 @@ if __name__ == "__main__":
          a_request_that_kills_workers_is_refused_and_the_others_are_not, a_suspect_that_ends_is_cleared,
          noise_in_the_region_harms_nobody_else, a_worker_that_cannot_start_says_why, limits_are_named,
          a_slow_reader_costs_only_itself, users_share_by_tokens, the_users_file_says_who_may_do_what, shows_its_numbers_to_prometheus, goes_on_with_what_an_earlier_broker_began, drains_on_sigterm,
-         workers_die_with_the_broker, a_second_broker_of_the_same_folder_is_refused, sixty_four_clients_come_and_go])
+         workers_die_with_the_broker, what_it_is_told_wrong_is_named, a_second_broker_of_the_same_folder_is_refused, sixty_four_clients_come_and_go])
