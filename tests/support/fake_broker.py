@@ -30,6 +30,7 @@ class Broker:
         self.args = args
         self.socket = zmq.Context().socket(zmq.ROUTER)
         self.socket.linger = 0
+        self.socket.sndhwm = 0   # a ROUTER drops in silence what is over it
         self.socket.bind(args.endpoint)
         self.log = open(args.log, "a", buffering=1) if args.log else None
         self.due = []       # (time, order, peer, id, text)

@@ -10,7 +10,10 @@
 #include <jansson.h>
 
 #include "limits.h"
+#include "tests/support/random.h"
 #include "weir_batch.h"
+
+static struct random dice;
 
 static struct weir_line parse_ok(const char *text)
 {
@@ -317,32 +320,23 @@ static void an_error_line_cannot_be_taken_for_a_success(void **state)
 
 /* --- random damage ----------------------------------------------------------------------------- */
 
-static uint64_t random_next(uint64_t *s)
-{
-    *s ^= *s << 13;
-    *s ^= *s >> 7;
-    *s ^= *s << 17;
-    return *s;
-}
-
 static void damaged_lines_are_accepted_or_refused_with_a_code(void **state)
 {
     static const char seedling[] =
         "{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\": {\"messages\": [{\"role\": "
         "\"user\", \"content\": [{\"type\": \"text\", \"text\": \"h\\u00e9\"}]}], \"stop\": [\"x\"], \"logit_bias\": {\"1\": 2}, "
         "\"seed\": 12, \"temperature\": 1e-3, \"n\": 2, \"logprobs\": true, \"top_logprobs\": 3}}";
-    uint64_t s = 88172645463325252ull;
     (void)state;
 
-    for (int round = 0; round < 20000; round++) {
+    for (uint64_t round = 0; round < random_ops(); round++) {
         char text[sizeof(seedling) * 2];
         size_t n = sizeof(seedling) - 1;
         memcpy(text, seedling, n);
-        for (uint64_t k = random_next(&s) % 4 + 1; k > 0; k--) {
-            size_t where = random_next(&s) % n;
-            switch (random_next(&s) % 3) {
+        for (uint64_t k = random_next(&dice) % 4 + 1; k > 0; k--) {
+            size_t where = random_next(&dice) % n;
+            switch (random_next(&dice) % 3) {
             case 0:
-                text[where] = (char)random_next(&s);
+                text[where] = (char)random_next(&dice);
                 break;
             case 1:
                 memmove(text + where, text + where + 1, n - where - 1);
@@ -350,7 +344,7 @@ static void damaged_lines_are_accepted_or_refused_with_a_code(void **state)
                 break;
             default:
                 memmove(text + where + 1, text + where, n - where);
-                text[where] = "{}[]\",:0n"[random_next(&s) % 9];
+                text[where] = "{}[]\",:0n"[random_next(&dice) % 9];
                 n++;
             }
         }
@@ -358,14 +352,15 @@ static void damaged_lines_are_accepted_or_refused_with_a_code(void **state)
         struct weir_error err = { 0 };
         int result = weir_line_parse(text, n, 1, &line, &err);
         if (result == WEIR_FAILED && (err.code[0] == '\0' || strcmp(err.code, "internal_error") == 0))
-            fail_msg("round %d: %.*s", round, (int)n, text);
+            fail_msg("round %llu: %.*s", (unsigned long long)round, (int)n, text);
         assert_non_null(line.custom_id);
         weir_line_deinit(&line);
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    dice = random_start(argc, argv, 20000);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_openai_line_becomes_a_request),
         cmocka_unit_test(a_short_line_needs_no_id),
