@@ -31,7 +31,7 @@ static const struct config_key keys[] = {
     { .name = "context", .type = CONFIG_U64, .fallback = "0", .value = "TOKENS", .help = "Longest sequence; 0: the model's", .max = CONTEXT_TOKENS_MAX },
     { .name = "max-seqs", .type = CONFIG_U64, .fallback = "32", .value = "N", .help = "Sequences that run at once", .min = 1, .max = SEQS_MAX },
     { .name = "max-rows", .type = CONFIG_U64, .fallback = "512", .value = "N", .help = "Tokens of one step at most", .min = 2, .max = PLAN_TOKENS_MAX },
-    { .name = "step-max", .type = CONFIG_MS, .fallback = "200ms", .value = "TIME", .help = "How long a step may take while somebody awaits a token; 0: any" },
+    { .name = "step-max", .type = CONFIG_MS, .fallback = "200ms", .value = "TIME", .help = "How long a step should take at most; 0: any" },
     { .name = "age", .type = CONFIG_MS, .fallback = "5s", .value = "TIME", .help = "How long a batch request goes without progress before it is promoted" },
     { .name = "prefix-wait", .type = CONFIG_MS, .fallback = "10s", .value = "TIME", .help = "How long a request waits for a prefix that another computes" },
     { .name = "name", .type = CONFIG_STRING, .value = "NAME", .help = "Name of the model; else the file's own" },

@@ -85,15 +85,14 @@ static bool awaits_token(const struct sequence *seq)
     return sequence_behind(seq) == 1;
 }
 
-/* Rows of the next step beside the decodes.  While somebody awaits a token, a step is not to take longer than step_ns_max,
- * by what the last ones took a row. */
+/* Rows of the next step beside the decodes.  A step is not to take longer than step_ns_max, by what the last ones took a row. */
 static uint32_t chunk_budget(const struct scheduler *s)
 {
     uint32_t n_decodes = 0;
     for (uint32_t i = 0; i < s->n_running; i++)
         n_decodes += awaits_token(s->running[i]) && !s->running[i]->paused;
     uint32_t rows = s->opt.max_rows - n_decodes;
-    if (n_decodes == 0 || s->opt.step_ns_max == 0 || s->ns_a_row == 0)
+    if (s->opt.step_ns_max == 0 || s->ns_a_row == 0)
         return rows;
     uint64_t timed = s->opt.step_ns_max / s->ns_a_row;
     timed = timed > n_decodes + MIN_TIMED_ROWS ? timed - n_decodes : MIN_TIMED_ROWS;

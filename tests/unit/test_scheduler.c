@@ -208,7 +208,7 @@ static void a_short_prompt_passes_a_long_one_and_the_long_one_still_moves(void *
     fake_engine_deinit(&e);
 }
 
-static void a_step_is_kept_short_while_somebody_awaits_a_token(void **state)
+static void a_step_is_kept_short_by_what_the_last_ones_took(void **state)
 {
     (void)state;
     struct fake_engine e;
@@ -221,6 +221,10 @@ static void a_step_is_kept_short_while_somebody_awaits_a_token(void **state)
     struct fake_sequence *prefill = add(&e, other, 400, 3, true);
     fake_engine_step(&e);
     assert_int_equal(e.plan->plan.n_rows, 50);
+    decoding->seq.paused = true; /* nobody awaits a token, but somebody may arrive */
+    fake_engine_step(&e);
+    assert_int_equal(e.plan->plan.n_rows, 50);
+    decoding->seq.paused = false;
     run_until_idle(&e);
     finish(decoding);
     finish(prefill);
@@ -640,7 +644,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(choices_share_the_prompts_blocks_and_it_is_computed_once),
         cmocka_unit_test(decodes_come_first_and_never_miss_a_step),
         cmocka_unit_test(a_short_prompt_passes_a_long_one_and_the_long_one_still_moves),
-        cmocka_unit_test(a_step_is_kept_short_while_somebody_awaits_a_token),
+        cmocka_unit_test(a_step_is_kept_short_by_what_the_last_ones_took),
         cmocka_unit_test(an_interactive_request_is_in_the_next_plan_whatever_batch_runs),
         cmocka_unit_test(batch_never_stops_under_interactive_load),
         cmocka_unit_test(within_a_class_the_fair_tag_orders),

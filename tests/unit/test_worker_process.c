@@ -269,6 +269,25 @@ static void run_by_hand_it_plans_and_generates(void **state)
     }
 }
 
+static void a_device_that_is_not_there_is_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *device, *expected;
+    } cases[] = { { "tpu", "not tpu" }, { "cuda:x", "not cuda:x" }, { "cuda:77", "" } };
+    char command[9000], out[4096];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(command, sizeof(command), "%s --model %s --plan --device %s 2>&1", program, worker_rig_model(), cases[i].device);
+        FILE *f = popen(command, "r");
+        assert_non_null(f);
+        size_t n = fread(out, 1, sizeof(out) - 1, f);
+        out[n] = '\0';
+        assert_int_not_equal(pclose(f), 0);
+        if (strstr(out, cases[i].expected) == NULL)
+            fail_msg("%s: %s", cases[i].device, out);
+    }
+}
+
 int main(void)
 {
     ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
@@ -290,6 +309,7 @@ int main(void)
         cmocka_unit_test(a_worker_that_cannot_start_says_why),
         cmocka_unit_test(answers_a_real_question_and_the_same_again_from_the_cache),
         cmocka_unit_test(run_by_hand_it_plans_and_generates),
+        cmocka_unit_test(a_device_that_is_not_there_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
