@@ -148,6 +148,7 @@ __attribute__((format(printf, 5, 6))) void ending_errorf(struct broker *b, uint3
                                                          const char *format, ...);
 void ending_done(struct broker *b, uint32_t request);
 void ending_sent(struct broker *b, uint32_t request, struct worker *w, uint32_t slot); /* QUEUED -> SENT */
+void ending_clear_suspect(struct broker *b, uint32_t request); /* it runs, and its worker may take others again */
 void ending_left_worker(struct broker *b, uint32_t request, bool over); /* gives slot and counts back; over: -> OVER, else for requeue */
 void ending_told(struct broker *b, uint32_t request);   /* the client has its end */
 void ending_client_gone(struct broker *b, uint32_t client);

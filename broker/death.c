@@ -9,13 +9,14 @@
 
 #include "log.h"
 
-static void give_on(struct broker *b, uint32_t request, const struct supervisor_end *end)
+static void give_on(struct broker *b, uint32_t request, const struct supervisor_end *end, bool alone)
 {
     struct request *r = &b->requests.list[request];
     struct takeover_case c = { .own_fault = end->own_fault,
                                .wanted = r->end == END_NONE,
                                .finished = r->kind == WORK_GENERATE && request_finished(r),
-                               .suspect = r->suspect };
+                               .suspect = r->suspect,
+                               .alone = alone };
     enum takeover_action action = takeover_decide(&c);
 
     if (action != TAKEOVER_FORGET) {
@@ -41,6 +42,7 @@ static void give_on(struct broker *b, uint32_t request, const struct supervisor_
         if (r->kind == WORK_TOKENIZE) /* nothing was shown of it: from the beginning */
             requests_clear(&b->requests, &r->choices[0].ids);
         r->suspect = action == TAKEOVER_SUSPECT;
+        r->bad_deaths += end->own_fault;
         ending_enqueue(b, request, QUEUE_RESUMED);
         r->owes_progress = true;
         requests_mark_dirty(&b->requests, request);
@@ -65,7 +67,7 @@ void death_look(struct broker *b, struct worker *w)
     router_forget(b->router, w->slot);
     for (uint32_t slot = 0; slot < REGION_SLOTS; slot++)
         if (w->link.slots[slot].request != LINK_NO_REQUEST)
-            give_on(b, w->link.slots[slot].request, &end);
+            give_on(b, w->link.slots[slot].request, &end, n == 1);
     supervisor_bury(w, &end, b->state == BROKER_RUNNING || (b->state == BROKER_DRAINING && b->requests.n_live > 0), b->now_ns);
     if (w->state == WORKER_WAITING && w->start_due_ns > b->now_ns)
         log_info("worker_waits", "slot=%" PRIu32 " ms=%" PRIu64, w->slot, (w->start_due_ns - b->now_ns) / 1000000);

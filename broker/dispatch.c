@@ -4,7 +4,8 @@
  * cancelled for nothing, or sent elsewhere.  Interactive requests find room that batch requests may not take.
  *
  * Requests of a dead worker (class RESUMED) go first.  One that delivered tokens goes to a worker of equal numerics id; a suspect
- * goes to an empty worker and keeps it to itself.  If no worker is empty and none is about to be, one is held back until it is. */
+ * goes to an empty worker and keeps it to itself (takeover.h).  If no worker is empty and none is about to be, one is held back until it
+ * is. */
 #include "broker.h"
 
 #include <assert.h>
@@ -23,7 +24,7 @@ enum {
 _Static_assert((int)SLOTS_FOR_INTERACTIVE < (int)REGION_SLOTS, "batch requests have slots too");
 
 struct room {                     /* of one worker in this pass */
-    bool interactive, batch, empty;
+    bool interactive, batch;
 };
 
 static uint64_t output_estimate(const struct broker *b, const struct request *r)
@@ -66,7 +67,6 @@ static struct room room_of(const struct worker *w)
     uint32_t look_ahead = w->card.max_seqs / 2 > LOOK_AHEAD_MIN ? w->card.max_seqs / 2 : LOOK_AHEAD_MIN;
     uint32_t waiting = w->n_unstarted; /* STARTED comes with a request's first plan */
 
-    r.empty = w->link.n_held == 0;
     r.batch = w->n_seqs < w->card.max_seqs + look_ahead && waiting < look_ahead &&
               w->link.n_held < REGION_SLOTS - SLOTS_FOR_INTERACTIVE;
     r.interactive = w->n_seqs < w->card.max_seqs + look_ahead + INTERACTIVE_EXTRA && waiting < look_ahead + INTERACTIVE_EXTRA &&
@@ -187,7 +187,19 @@ static bool somebody_fits(const struct broker *b, const struct request *r)
     return false;
 }
 
-/* A suspect needs a worker for itself.  Holds one back (no room for others) if none is empty and none is being started. */
+/* May the suspect run in this worker: empty, or, the first time, holding nothing but cleared fellows? */
+static bool quarantined(const struct broker *b, const struct worker *w, const struct request *suspect)
+{
+    for (uint32_t i = 0; i < REGION_SLOTS; i++) {
+        uint32_t held = w->link.slots[i].request;
+
+        if (held != LINK_NO_REQUEST && (suspect->bad_deaths > 1 || b->requests.list[held].bad_deaths == 0))
+            return false;
+    }
+    return true;
+}
+
+/* A suspect needs a worker for itself.  Holds one back (no room for others) if there is none and none is being started. */
 static void place_suspect(struct broker *b, uint32_t request, struct room rooms[WORKERS_MAX])
 {
     const struct request *r = &b->requests.list[request];
@@ -205,8 +217,8 @@ static void place_suspect(struct broker *b, uint32_t request, struct room rooms[
         starting = starting || (w->state != WORKER_READY && !supervisor_hopeless(w));
         if (!rooms[i].interactive)
             continue;
-        candidates[i].usable = rooms[i].empty;
-        any = any || rooms[i].empty;
+        candidates[i].usable = quarantined(b, w, r);
+        any = any || candidates[i].usable;
         if (held_back < 0 || w->link.n_held < b->workers[held_back].link.n_held)
             held_back = (int)i;
     }

@@ -119,6 +119,7 @@ void ending_sent(struct broker *b, uint32_t request, struct worker *w, uint32_t 
     r->slot = slot;
     r->started = false;
     r->paused = false;
+    r->n_before = request_completion_tokens(r);
     w->n_seqs += r->n_choices;
     w->n_unstarted++;
     w->last_dispatch_ns = b->now_ns;
@@ -128,6 +129,16 @@ void ending_sent(struct broker *b, uint32_t request, struct worker *w, uint32_t 
         w->alone_request = request;
         b->models[r->model].n_suspects++;
     }
+}
+
+void ending_clear_suspect(struct broker *b, uint32_t request)
+{
+    struct request *r = &b->requests.list[request];
+
+    assert(r->suspect && request_in_worker(r));
+    r->suspect = false;
+    b->workers[r->worker].alone_request = -1;
+    b->models[r->model].n_suspects--;
 }
 
 void ending_left_worker(struct broker *b, uint32_t request, bool over)

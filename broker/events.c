@@ -123,6 +123,8 @@ static enum status on_token(struct broker *b, struct worker *w, uint32_t request
         st = requests_append(&b->requests, &c->logprobs, e->payload.at, e->payload.n);
     if (st != ST_OK)
         return out_of_memory(b, request);
+    if (r->suspect && takeover_cleared(r->bad_deaths, request_completion_tokens(r) - r->n_before))
+        ending_clear_suspect(b, request);
     if (r->stream)
         requests_mark_dirty(&b->requests, request);
     return ST_OK;

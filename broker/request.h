@@ -64,7 +64,9 @@ struct request {
     bool started;           /* STARTED has come in this dispatch */
     bool was_started;       /* ... or in an earlier one: usage is known */
     bool paused;            /* SLOT_PAUSE is set */
-    bool suspect;           /* runs alone: a worker died under it */
+    bool suspect;           /* runs alone: a worker died under it, by its own fault */
+    uint32_t bad_deaths;    /* how many did */
+    uint32_t n_before;      /* completion tokens when it was dispatched last */
     bool dirty;             /* on the list of those that have something for their client */
 
     struct record record;

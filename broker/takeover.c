@@ -1,4 +1,4 @@
-/* takeover.c - see takeover.h.  The table of causes is the whole of it; what moves requests about is in mourning.c. */
+/* takeover.c - see takeover.h.  The table of causes is the whole of it; what moves requests about is in death.c. */
 #include "takeover.h"
 
 #include <signal.h>
@@ -36,7 +36,12 @@ enum takeover_action takeover_decide(const struct takeover_case *c)
         return TAKEOVER_COMPLETE;
     if (!c->own_fault)
         return c->suspect ? TAKEOVER_SUSPECT : TAKEOVER_REQUEUE;
-    return c->suspect ? TAKEOVER_BLAME : TAKEOVER_SUSPECT;
+    return c->suspect && c->alone ? TAKEOVER_BLAME : TAKEOVER_SUSPECT;
+}
+
+bool takeover_cleared(uint32_t bad_deaths, uint32_t n_new)
+{
+    return bad_deaths <= 1 && n_new >= TAKEOVER_PROBATION_TOKENS;
 }
 
 const char *kill_reason_name(enum kill_reason r)

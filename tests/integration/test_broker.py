@@ -1,4 +1,4 @@
-"""The broker with workers that need no model: every message, every refusal, every way a client or a worker can leave."""
+"""The broker with workers that need no model: every message, every refusal, every way a client can leave."""
 import os, random, signal, threading, time
 
 from broker_pool import Answer, Client, Pool, SIGNATURE, msgpack, run
@@ -173,136 +173,6 @@ def progress_comes_while_nothing_else_does():
         assert 7 <= n <= 12, n
 
 
-def kill_one_worker(pool, sig=signal.SIGKILL):
-    busy = [w for w in pool.status()["workers"] if w["state"] == "ready" and w["held"] > 0]
-    if busy:
-        os.kill(random.choice(busy)["pid"], sig)
-    return bool(busy)
-
-
-def a_killed_worker_is_not_noticed():
-    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "3"}) as pool:
-        c = pool.client()
-        requests = {"r%d" % i: dict(prompt="p%d" % i, max_tokens=250, ignore_eos=True, seed=i, n=1 + i % 3, logprobs=i % 2 == 1,
-                                    stream=i % 5 != 0, temperature=float(i % 2)) for i in range(30)}
-        undisturbed = {}
-        for id, fields in requests.items():
-            c.send({"type": "generate", "id": id, **fields})
-        undisturbed = c.finish(requests)
-        for id, fields in requests.items():
-            c.send({"type": "generate", "id": id, **fields})
-        n_killed = 0
-        answers = {id: Answer() for id in requests}
-        due = time.time() + 0.2
-        while any(a.end is None for a in answers.values()):
-            m = c.receive(30)
-            if m.get("id") in answers:
-                answers[m["id"]].take(m)
-            if time.time() > due and n_killed < 12:
-                n_killed += kill_one_worker(pool)
-                due = time.time() + 0.2
-        assert n_killed >= 4
-        for id, a in answers.items():
-            assert a.end["type"] == "done", a.end
-            assert a.ids == undisturbed[id].ids and a.text == undisturbed[id].text and a.logprobs == undisturbed[id].logprobs, id
-        assert sum(a.end["takeovers"] for a in answers.values()) > 0
-        pool.wait_empty()
-
-
-def the_only_worker_killed_comes_back():
-    with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "3"}) as pool:
-        c = pool.client()
-        want = c.generate(prompt="p", max_tokens=200, ignore_eos=True, seed=1)
-        c.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 200, "ignore_eos": True, "seed": 1})
-        c.receive_type("token")
-        kill_one_worker(pool)
-        a = Answer()
-        a.ids[0], a.text[0] = [], ""
-        while a.end is None:  # the first token messages were read above: only the rest is compared
-            m = c.receive()
-            if m["type"] == "token" and not a.ids[0]:
-                a.ids[0] = want.ids[0][:m["index"]]
-            a.take(m)
-        assert a.ids == want.ids and a.end["takeovers"] == 1 and a.end["worker"] == 0
-        assert pool.status()["workers"][0]["restarts"] == 1
-
-
-def an_exact_takeover_never_changes_kind():
-    with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "3", "WEIR_FAKE_NUMERICS": "life"}) as pool:
-        c = pool.client()
-        for takeover, life in (("exact", 1), ("any", 2)):
-            c.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 200, "ignore_eos": True, "seed": 1, "takeover": takeover})
-            c.receive_type("token")
-            kill_one_worker(pool)
-            end = c.receive_type("done", "error")
-            if takeover == "exact":
-                assert end["code"] == "no_worker" and "fake-life-1" in end["message"], end
-            else:
-                assert end["takeovers"] == 1 and end["system_fingerprint"] == "fake-life-3", end
-            pool.wait_for("back", lambda s: s["workers"][0]["state"] == "ready" and s["workers"][0]["life"] == life + 1)
-
-
-def a_stopped_worker_is_taken_for_hung():
-    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "3"}, args=["--hang-seconds", "1"]) as pool:
-        c = pool.client()
-        want = c.generate(prompt="p", max_tokens=300, ignore_eos=True, seed=1)
-        c.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 300, "ignore_eos": True, "seed": 1})
-        c.receive_type("accepted")
-        pool.wait_for("running", lambda s: s["pool"]["running"] == 1)
-        kill_one_worker(pool, signal.SIGSTOP)
-        a = c.finish(["r"])["r"]
-        assert a.ids == want.ids and a.end["takeovers"] == 1
-
-
-def a_request_that_kills_workers_is_refused_and_the_others_are_not():
-    for trouble in ["!signal 11 5", "!signal 6 0", "!exit 1 3", "!hang 4", "!lie index 3", "!lie choice 3", "!lie slot 3",
-                    "!lie length 3", "!lie type 3", "!lie id 3", "!lie done 3", "!lie finish 3", "!lie text 3", "!noise 7 3"]:
-        with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "2"}, args=["--hang-seconds", "1"]) as pool:
-            c = pool.client()
-            good = {"g%d" % i: dict(prompt="p%d" % i, max_tokens=80, ignore_eos=True, seed=i) for i in range(6)}
-            for id, fields in good.items():
-                c.send({"type": "generate", "id": id, **fields})
-            c.send({"type": "generate", "id": "bad", "prompt": trouble, "max_tokens": 100, "ignore_eos": True})
-            answers = c.finish(list(good) + ["bad"])
-            bad = answers.pop("bad")
-            assert bad.code == "request_killed_worker", (trouble, bad.end)
-            assert all(a.end["type"] == "done" for a in answers.values()), (trouble, [a.end for a in answers.values()])
-            undisturbed = {id: c.generate(id=id, **fields) for id, fields in good.items()}
-            for id in good:
-                assert answers[id].ids == undisturbed[id].ids and answers[id].text == undisturbed[id].text, (trouble, id)
-            pool.wait_empty()
-
-
-def a_suspect_that_ends_is_cleared():
-    with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "2"}) as pool:
-        a = pool.client().generate(prompt="!first signal 11 5", max_tokens=50, ignore_eos=True)
-        assert a.end["type"] == "done" and a.end["takeovers"] == 1 and len(a.ids[0]) == 50, a.end
-
-
-def noise_in_the_region_harms_nobody_else():
-    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "2"}, args=["--hang-seconds", "1"]) as pool:
-        c = pool.client()
-        for seed in range(12):
-            c.send({"type": "generate", "id": "n%d" % seed, "prompt": "!first noise %d %d" % (seed, seed % 4), "max_tokens": 20,
-                    "ignore_eos": True})
-            c.finish(["n%d" % seed])
-            assert pool.process.poll() is None
-        assert c.generate(prompt="x", max_tokens=20).end["type"] == "done"
-
-
-def a_worker_that_cannot_start_says_why():
-    for start, text in (("fail", "told to fail"), ("exit", "exit-3")):
-        with Pool(workers=1, env={"WEIR_FAKE_START": start}, wait=False) as pool:
-            while not os.path.exists(pool.endpoint[6:]):
-                time.sleep(0.01)
-            c = pool.client()
-            a = c.generate(prompt="x")
-            assert a.code == "no_worker" and text in a.end["message"], a.end
-            w = pool.status()["workers"][0]
-            assert text in w["error"] and w["state"] in ("waiting", "starting"), w
-            assert c.generate(prompt="x").code == "no_worker"
-
-
 def limits_are_named():
     with Pool(env={"WEIR_FAKE_STEP_MS": "50"}, args=["--pool-bytes", "8M"]) as pool:
         c = pool.client()
@@ -463,18 +333,6 @@ def drains_on_sigterm():
     pool.stop()
 
 
-def workers_die_with_the_broker():
-    pool = Pool(workers=2)
-    pids = [w["pid"] for w in pool.status()["workers"]]
-    pool.process.kill()
-    pool.process.wait()
-    end = time.time() + 1
-    while any(os.path.exists("/proc/%d/maps" % p) and open("/proc/%d/stat" % p).read().split()[2] != "Z" for p in pids):
-        assert time.time() < end
-        time.sleep(0.01)
-    pool.stop()
-
-
 def what_it_is_told_wrong_is_named():
     import shutil, subprocess, tempfile
     from broker_pool import BIN, FAKE_WORKER
@@ -547,13 +405,11 @@ def sixty_four_clients_come_and_go():
 
 
 if __name__ == "__main__":
-    os.environ.pop("WEIR_FAKE_START", None)
-    run([says_hello_and_who_you_are, generates_the_same_streamed_and_whole, draws_a_seed_and_says_it, several_choices_and_logprobs,
-         tokenizes_and_lists_models, refuses_what_it_does_not_know, answers_broken_messages,
-         a_frame_over_the_limit_costs_the_connection_only, ids_are_unique_on_a_connection, cancels_running_and_queued,
-         deadlines_hold_in_the_queue_and_in_a_run, a_client_that_left_holds_nothing, progress_comes_while_nothing_else_does,
-         a_killed_worker_is_not_noticed, the_only_worker_killed_comes_back, an_exact_takeover_never_changes_kind, a_stopped_worker_is_taken_for_hung,
-         a_request_that_kills_workers_is_refused_and_the_others_are_not, a_suspect_that_ends_is_cleared,
-         noise_in_the_region_harms_nobody_else, a_worker_that_cannot_start_says_why, limits_are_named,
-         a_slow_reader_costs_only_itself, users_share_by_tokens, the_users_file_says_who_may_do_what, shows_its_numbers_to_prometheus, goes_on_with_what_an_earlier_broker_began, drains_on_sigterm,
-         workers_die_with_the_broker, what_it_is_told_wrong_is_named, a_second_broker_of_the_same_folder_is_refused, sixty_four_clients_come_and_go])
+    run([says_hello_and_who_you_are, generates_the_same_streamed_and_whole, draws_a_seed_and_says_it,
+         several_choices_and_logprobs, tokenizes_and_lists_models, refuses_what_it_does_not_know,
+         answers_broken_messages, a_frame_over_the_limit_costs_the_connection_only, ids_are_unique_on_a_connection,
+         cancels_running_and_queued, deadlines_hold_in_the_queue_and_in_a_run, a_client_that_left_holds_nothing,
+         progress_comes_while_nothing_else_does, limits_are_named, a_slow_reader_costs_only_itself,
+         users_share_by_tokens, the_users_file_says_who_may_do_what, shows_its_numbers_to_prometheus,
+         goes_on_with_what_an_earlier_broker_began, drains_on_sigterm, what_it_is_told_wrong_is_named,
+         a_second_broker_of_the_same_folder_is_refused, sixty_four_clients_come_and_go])

@@ -45,15 +45,23 @@ static void a_kill_from_outside_blames_nobody(void **state)
 static void only_a_suspect_that_killed_alone_is_blamed(void **state)
 {
     (void)state;
-    for (unsigned bits = 0; bits < 16; bits++) {
-        struct takeover_case c = { bits & 1, bits & 2, bits & 4, bits & 8 };
+    for (unsigned bits = 0; bits < 32; bits++) {
+        struct takeover_case c = { bits & 1, bits & 2, bits & 4, bits & 8, bits & 16 };
         enum takeover_action a = takeover_decide(&c);
 
         assert_int_equal(a == TAKEOVER_FORGET, !c.wanted);
         assert_int_equal(a == TAKEOVER_COMPLETE, c.wanted && c.finished);
-        assert_int_equal(a == TAKEOVER_BLAME, c.wanted && !c.finished && c.own_fault && c.suspect);
+        assert_int_equal(a == TAKEOVER_BLAME, c.wanted && !c.finished && c.own_fault && c.suspect && c.alone);
         assert_int_equal(a == TAKEOVER_REQUEUE, c.wanted && !c.finished && !c.own_fault && !c.suspect);
     }
+}
+
+static void a_suspect_is_cleared_once_by_progress(void **state)
+{
+    (void)state;
+    assert_false(takeover_cleared(1, TAKEOVER_PROBATION_TOKENS - 1));
+    assert_true(takeover_cleared(1, TAKEOVER_PROBATION_TOKENS));
+    assert_false(takeover_cleared(2, 1000000));
 }
 
 static void time_demands_a_start_a_kill_or_nothing(void **state)
@@ -151,6 +159,7 @@ int main(void)
         cmocka_unit_test(back_off_doubles_up_to_its_limit),
         cmocka_unit_test(a_kill_from_outside_blames_nobody),
         cmocka_unit_test(only_a_suspect_that_killed_alone_is_blamed),
+        cmocka_unit_test(a_suspect_is_cleared_once_by_progress),
         cmocka_unit_test(time_demands_a_start_a_kill_or_nothing),
         cmocka_unit_test(a_process_that_cannot_start_waits_and_says_why),
         cmocka_unit_test(a_kill_hits_the_process_and_names_its_reason),

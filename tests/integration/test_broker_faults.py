@@ -1,0 +1,175 @@
+"""Workers that die, hang, lie and fail to start: no request notices, but the one that did it."""
+import os, random, signal, time
+
+from broker_pool import Answer, Pool, run
+
+
+def kill_one_worker(pool, sig=signal.SIGKILL):
+    busy = [w for w in pool.status()["workers"] if w["state"] == "ready" and w["held"] > 0]
+    if busy:
+        os.kill(random.choice(busy)["pid"], sig)
+    return bool(busy)
+
+
+def a_killed_worker_is_not_noticed():
+    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "3"}) as pool:
+        c = pool.client()
+        requests = {"r%d" % i: dict(prompt="p%d" % i, max_tokens=250, ignore_eos=True, seed=i, n=1 + i % 3, logprobs=i % 2 == 1,
+                                    stream=i % 5 != 0, temperature=float(i % 2)) for i in range(30)}
+        undisturbed = {}
+        for id, fields in requests.items():
+            c.send({"type": "generate", "id": id, **fields})
+        undisturbed = c.finish(requests)
+        for id, fields in requests.items():
+            c.send({"type": "generate", "id": id, **fields})
+        n_killed = 0
+        answers = {id: Answer() for id in requests}
+        due = time.time() + 0.2
+        while any(a.end is None for a in answers.values()):
+            m = c.receive(30)
+            if m.get("id") in answers:
+                answers[m["id"]].take(m)
+            if time.time() > due and n_killed < 12:
+                n_killed += kill_one_worker(pool)
+                due = time.time() + 0.2
+        assert n_killed >= 4
+        for id, a in answers.items():
+            assert a.end["type"] == "done", a.end
+            assert a.ids == undisturbed[id].ids and a.text == undisturbed[id].text and a.logprobs == undisturbed[id].logprobs, id
+        assert sum(a.end["takeovers"] for a in answers.values()) > 0
+        pool.wait_empty()
+
+
+def the_only_worker_killed_comes_back():
+    with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "3"}) as pool:
+        c = pool.client()
+        want = c.generate(prompt="p", max_tokens=200, ignore_eos=True, seed=1)
+        c.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 200, "ignore_eos": True, "seed": 1})
+        c.receive_type("token")
+        kill_one_worker(pool)
+        a = Answer()
+        a.ids[0], a.text[0] = [], ""
+        while a.end is None:  # the first token messages were read above: only the rest is compared
+            m = c.receive()
+            if m["type"] == "token" and not a.ids[0]:
+                a.ids[0] = want.ids[0][:m["index"]]
+            a.take(m)
+        assert a.ids == want.ids and a.end["takeovers"] == 1 and a.end["worker"] == 0
+        assert pool.status()["workers"][0]["restarts"] == 1
+
+
+def an_exact_takeover_never_changes_kind():
+    with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "3", "WEIR_FAKE_NUMERICS": "life"}) as pool:
+        c = pool.client()
+        for takeover, life in (("exact", 1), ("any", 2)):
+            c.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 200, "ignore_eos": True, "seed": 1, "takeover": takeover})
+            c.receive_type("token")
+            kill_one_worker(pool)
+            end = c.receive_type("done", "error")
+            if takeover == "exact":
+                assert end["code"] == "no_worker" and "fake-life-1" in end["message"], end
+            else:
+                assert end["takeovers"] == 1 and end["system_fingerprint"] == "fake-life-3", end
+            pool.wait_for("back", lambda s: s["workers"][0]["state"] == "ready" and s["workers"][0]["life"] == life + 1)
+
+
+def a_stopped_worker_is_taken_for_hung():
+    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "3"}, args=["--hang-seconds", "1"]) as pool:
+        c = pool.client()
+        want = c.generate(prompt="p", max_tokens=300, ignore_eos=True, seed=1)
+        c.send({"type": "generate", "id": "r", "prompt": "p", "max_tokens": 300, "ignore_eos": True, "seed": 1})
+        c.receive_type("accepted")
+        pool.wait_for("running", lambda s: s["pool"]["running"] == 1)
+        kill_one_worker(pool, signal.SIGSTOP)
+        a = c.finish(["r"])["r"]
+        assert a.ids == want.ids and a.end["takeovers"] == 1
+
+
+def a_request_that_kills_workers_is_refused_and_the_others_are_not():
+    for trouble in ["!signal 11 5", "!signal 6 0", "!exit 1 3", "!hang 4", "!lie index 3", "!lie choice 3", "!lie slot 3",
+                    "!lie length 3", "!lie type 3", "!lie id 3", "!lie done 3", "!lie finish 3", "!lie text 3", "!noise 7 3"]:
+        with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "2"}, args=["--hang-seconds", "1"]) as pool:
+            c = pool.client()
+            good = {"g%d" % i: dict(prompt="p%d" % i, max_tokens=80, ignore_eos=True, seed=i) for i in range(6)}
+            for id, fields in good.items():
+                c.send({"type": "generate", "id": id, **fields})
+            c.send({"type": "generate", "id": "bad", "prompt": trouble, "max_tokens": 100, "ignore_eos": True})
+            answers = c.finish(list(good) + ["bad"])
+            bad = answers.pop("bad")
+            assert bad.code == "request_killed_worker", (trouble, bad.end)
+            assert all(a.end["type"] == "done" for a in answers.values()), (trouble, [a.end for a in answers.values()])
+            undisturbed = {id: c.generate(id=id, **fields) for id, fields in good.items()}
+            for id in good:
+                assert answers[id].ids == undisturbed[id].ids and answers[id].text == undisturbed[id].text, (trouble, id)
+            pool.wait_empty()
+
+
+def a_suspect_that_ends_is_cleared():
+    with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "2"}) as pool:
+        a = pool.client().generate(prompt="!first signal 11 5", max_tokens=50, ignore_eos=True)
+        assert a.end["type"] == "done" and a.end["takeovers"] == 1 and len(a.ids[0]) == 50, a.end
+
+
+def suspects_do_not_keep_a_worker_for_long():
+    with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "5"}) as pool:
+        c = pool.client()
+        requests = {"r%d" % i: dict(prompt="p%d" % i, max_tokens=400, ignore_eos=True, seed=i) for i in range(8)}
+        for id, fields in requests.items():
+            c.send({"type": "generate", "id": id, **fields})
+        pool.wait_for("running", lambda s: s["pool"]["running"] == 8)
+        began = time.time()
+        kill_one_worker(pool, signal.SIGSEGV)
+        answers = c.finish(requests)
+        assert time.time() - began < 5, "eight of two seconds each took %.1f s" % (time.time() - began)
+        for id, fields in requests.items():
+            assert answers[id].end["takeovers"] == 1
+        want = c.generate(id="r3", **requests["r3"])
+        assert answers["r3"].ids == want.ids and answers["r3"].text == want.text
+        # one that kills late is found all the same
+        a = c.generate(id="late", prompt="!signal 11 40", max_tokens=200, ignore_eos=True)
+        assert a.code == "request_killed_worker", a.end
+
+
+def noise_in_the_region_harms_nobody_else():
+    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "2"}, args=["--hang-seconds", "1"]) as pool:
+        c = pool.client()
+        for seed in range(12):
+            c.send({"type": "generate", "id": "n%d" % seed, "prompt": "!first noise %d %d" % (seed, seed % 4), "max_tokens": 20,
+                    "ignore_eos": True})
+            c.finish(["n%d" % seed])
+            assert pool.process.poll() is None
+        assert c.generate(prompt="x", max_tokens=20).end["type"] == "done"
+
+
+def a_worker_that_cannot_start_says_why():
+    for start, text in (("fail", "told to fail"), ("exit", "exit-3")):
+        with Pool(workers=1, env={"WEIR_FAKE_START": start}, wait=False) as pool:
+            while not os.path.exists(pool.endpoint[6:]):
+                time.sleep(0.01)
+            c = pool.client()
+            a = c.generate(prompt="x")
+            assert a.code == "no_worker" and text in a.end["message"], a.end
+            w = pool.status()["workers"][0]
+            assert text in w["error"] and w["state"] in ("waiting", "starting"), w
+            assert c.generate(prompt="x").code == "no_worker"
+
+
+def workers_die_with_the_broker():
+    pool = Pool(workers=2)
+    pids = [w["pid"] for w in pool.status()["workers"]]
+    pool.process.kill()
+    pool.process.wait()
+    end = time.time() + 1
+    while any(os.path.exists("/proc/%d/maps" % p) and open("/proc/%d/stat" % p).read().split()[2] != "Z" for p in pids):
+        assert time.time() < end
+        time.sleep(0.01)
+    pool.stop()
+
+
+if __name__ == "__main__":
+    run([a_killed_worker_is_not_noticed, the_only_worker_killed_comes_back,
+         an_exact_takeover_never_changes_kind, a_stopped_worker_is_taken_for_hung,
+         a_request_that_kills_workers_is_refused_and_the_others_are_not,
+         a_suspect_that_ends_is_cleared, suspects_do_not_keep_a_worker_for_long,
+         noise_in_the_region_harms_nobody_else, a_worker_that_cannot_start_says_why,
+         workers_die_with_the_broker])
