@@ -155,9 +155,10 @@ install: all $(B)/libweir.a
 	install -m 644 include/weir.h include/weir_batch.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(B)/libweir.a $(DESTDIR)$(PREFIX)/lib
 
-# What a program of your own links: the client library with what it needs of common.
-$(B)/libweir.a: $(call lib,client common)
-	$(call Q,AR)rm -f $@ && printf 'create %s\naddlib %s\naddlib %s\nsave\nend\n' $@ $^ | $(AR) -M
+# What a program of your own links: the client library with what it needs of common, and no name but weir_*.
+LIBWEIR := $(patsubst %,$(B)/client/%.c.o,client request dispatch answer answer_json line line_output)
+$(B)/libweir.a: $(LIBWEIR) $(call lib,common)
+	$(call Q,AR)rm -f $@ && $(LD) -r -o $(B)/libweir.o $^ && objcopy -w --keep-global-symbol='weir_*' $(B)/libweir.o && $(AR) rcs $@ $(B)/libweir.o
 
 clean:
 	rm -rf build

@@ -653,6 +653,8 @@ static bool read_json(struct reader *p, const char *text, size_t bytes)
     if (bytes > LINE_BYTES_MAX)
         return refuse(p, ERR_LIMIT_EXCEEDED, "", "the line has %zu bytes, the limit is %d", bytes,
                       LINE_BYTES_MAX);
+    if (bytes >= 2 && (memcmp(text, "\xFF\xFE", 2) == 0 || memcmp(text, "\xFE\xFF", 2) == 0))
+        return refuse(p, ERR_INVALID_REQUEST, "", "the file is UTF-16; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)");
     if (!utf8_valid(all))
         return refuse(p, ERR_INVALID_REQUEST, "", "the line is not UTF-8 (byte %zu)", utf8_valid_prefix(all));
     p->m->root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);

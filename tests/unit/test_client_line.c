@@ -87,6 +87,7 @@ static void what_is_wrong_is_named(void **state)
         { "{\"prompt\": \"x\"} {\"prompt\": \"y\"}", "invalid_request", "" },
         { "{\"prompt\": \"x\", \"prompt\": \"y\"}", "invalid_request", "" },
         { "{\"prompt\": \"\xFF\"}", "invalid_request", "" },
+        { "\xFF\xFE{", "invalid_request", "" },
         { "{\"prompt\": \"\\ud800\"}", "invalid_request", "" },
         { "{}", "invalid_request", "prompt" },
         { "{\"prompt\": 1}", "invalid_parameter", "prompt" },

@@ -1,0 +1,26 @@
+# weir.bash - completion of the weir command.  Verbs and flags come from `weir help`, so there is nothing here to keep up to date.
+_weir()
+{
+    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb=${COMP_WORDS[1]}
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ] || { [ "$COMP_CWORD" -eq 2 ] && [ "$verb" = help ]; }; then
+        mapfile -t COMPREPLY < <(compgen -W "$(weir help 2>/dev/null | awk '/^  [a-z]+ / { print $1 }')" -- "$current")
+        return
+    fi
+    case $previous in
+    --cache) mapfile -t COMPREPLY < <(compgen -W "on off" -- "$current"); return ;;
+    --scope) mapfile -t COMPREPLY < <(compgen -W "user pool" -- "$current"); return ;;
+    --class) mapfile -t COMPREPLY < <(compgen -W "interactive batch" -- "$current"); return ;;
+    --model)
+        if [ "$verb" != serve ]; then
+            mapfile -t COMPREPLY < <(compgen -W "$(weir models 2>/dev/null | awk '{ print $1 }')" -- "$current")
+            return
+        fi ;;
+    esac
+    if [ "$verb" = user ] && [ "$COMP_CWORD" -eq 2 ]; then
+        mapfile -t COMPREPLY < <(compgen -W "add remove list" -- "$current")
+    elif [[ $current == -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$(weir help "$verb" 2>/dev/null | grep -oE -- '--[a-z][a-z-]*' | sort -u)" -- "$current")
+    fi
+}
+complete -o default -F _weir weir
