@@ -78,7 +78,7 @@ static void a_short_line_needs_no_id(void **state)
 
 static const struct {
     const char *text, *code, *param;
-} bad[] = {
+} bad_lines[] = {
     { "", "invalid_request", "" },
     { "{\"prompt\": \"x\"", "invalid_request", "" },
     { "[1]", "invalid_request", "" },
@@ -136,16 +136,16 @@ static void what_is_wrong_is_named(void **state)
 {
     (void)state;
 
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    for (size_t i = 0; i < sizeof(bad_lines) / sizeof(bad_lines[0]); i++) {
         struct weir_line line;
         struct weir_error err;
-        if (weir_line_parse(bad[i].text, strlen(bad[i].text), 3, &line, &err) != WEIR_FAILED)
-            fail_msg("accepted: %s", bad[i].text);
-        if (strcmp(err.code, bad[i].code) != 0 || strcmp(err.param, bad[i].param) != 0)
-            fail_msg("%s\n  %s: %s (%s)", bad[i].text, err.code, err.message, err.param);
+        if (weir_line_parse(bad_lines[i].text, strlen(bad_lines[i].text), 3, &line, &err) != WEIR_FAILED)
+            fail_msg("accepted: %s", bad_lines[i].text);
+        if (strcmp(err.code, bad_lines[i].code) != 0 || strcmp(err.param, bad_lines[i].param) != 0)
+            fail_msg("%s\n  %s: %s (%s)", bad_lines[i].text, err.code, err.message, err.param);
         assert_non_null(line.custom_id);
-        assert_string_equal(line.custom_id, strstr(bad[i].text, "\"a\", ") != NULL && bad[i].text[2] == 'c' ? "a"
-                                            : strstr(bad[i].text, "\"id\": \"i\"") != NULL                  ? "i"
+        assert_string_equal(line.custom_id, strstr(bad_lines[i].text, "\"a\", ") != NULL && bad_lines[i].text[2] == 'c' ? "a"
+                                            : strstr(bad_lines[i].text, "\"id\": \"i\"") != NULL                  ? "i"
                                                                                                             : "line-3");
         weir_line_deinit(&line);
     }
