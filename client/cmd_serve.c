@@ -24,20 +24,20 @@
 #include "paths.h"
 #include "serve_child.h"
 
-enum { GATEWAY_STOP_MS = 15000, BROKER_STOP_MS = 60000, KILL_WAIT_MS = 5000 };
+enum { GATEWAY_STOP_MS = 15000, BROKER_STOP_MS = 60000, KILL_WAIT_MS = 5000, LIST_MAX = 16 };
 
 static const struct config_key keys[] = {
     {.name = "model",
      .type = CONFIG_LIST,
      .value = "[NAME=]FILE",
-     .help = "serve this GGUF file; may repeat, the first is the default"},
+     .help = "serve this GGUF file; the first is the default"},
     {.name = "workers",
      .type = CONFIG_U64,
      .value = "N",
      .help = "worker processes (default: one a model)",
      .min = 1,
      .max = WORKERS_MAX},
-    {.name = "device", .type = CONFIG_LIST, .value = "DEVICE", .help = "auto, cpu or cuda:K; may repeat"},
+    {.name = "device", .type = CONFIG_LIST, .value = "DEVICE", .help = "auto, cpu or cuda:K"},
     {.name = "threads",
      .type = CONFIG_U64,
      .value = "N",
@@ -63,13 +63,17 @@ static const struct config_key keys[] = {
     {.name = "listen",
      .type = CONFIG_LIST,
      .value = "ADDRESS",
-     .help = "of the ssh gateway; may repeat (default: all)"},
+     .help = "of the ssh gateway (default: all)"},
     {.name = "metrics-port",
      .type = CONFIG_U64,
      .value = "PORT",
      .help = "of the broker's /metrics (default: none)",
      .min = 1,
      .max = 65535},
+    {.name = "metrics-address",
+     .type = CONFIG_STRING,
+     .value = "ADDRESS",
+     .help = "of the same (default: 127.0.0.1)"},
     {.name = "state-dir", .type = CONFIG_STRING, .value = "DIR", .help = "jobs, users, host keys"},
     {.name = "runtime-dir", .type = CONFIG_STRING, .value = "DIR", .help = "the broker's socket"},
     {.name = "log-level", .type = CONFIG_STRING, .value = "LEVEL", .help = "error, warn, info or debug"},
@@ -119,6 +123,7 @@ static void prepare_children(struct server *s)
     pass_number(&s->broker, c, "threads", "--threads");
     pass_number(&s->broker, c, "kv-bytes", "--kv-bytes");
     pass_number(&s->broker, c, "metrics-port", "--metrics-port");
+    pass_text(&s->broker, c, "metrics-address", "--metrics-address");
     pass_text(&s->broker, c, "log-level", "--log-level");
     serve_child_add(&s->broker, "--runtime-dir", s->runtime_dir);
     serve_child_add(&s->broker, "--users-file", s->users_file);
@@ -324,7 +329,11 @@ static int open_signals(void)
 static enum exit_code serve(struct server *s)
 {
     const char *const *models;
+    static const char *const lists[] = { "model", "device", "listen" };
 
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        if (config_list(s->config, lists[i], &models) > LIST_MAX)
+            return command_usage("serve", "--%s is given more than %d times", lists[i], LIST_MAX);
     if (config_n_args(s->config) > 0)
         return command_usage("serve", "it takes options only, but there is \"%s\"", config_arg(s->config, 0));
     if (config_list(s->config, "model", &models) == 0)

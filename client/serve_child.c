@@ -24,7 +24,7 @@ void serve_child_init(struct serve_child *c, const char *name)
 
 void serve_child_add(struct serve_child *c, const char *flag, const char *value)
 {
-    assert(c->n_args + 3 <= SERVE_ARGS_MAX); /* models and devices are bounded by their own limits */
+    assert(c->n_args + 3 <= SERVE_ARGS_MAX); /* `weir serve` bounds its lists */
     c->args[c->n_args++] = flag;
     if (value != NULL)
         c->args[c->n_args++] = value;
