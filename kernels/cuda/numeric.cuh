@@ -25,22 +25,18 @@ __device__ __forceinline__ float smaller(float a, float b)
     return a < b ? a : b;
 }
 
-/* e^x, x clamped to [-87, 88]: x = n ln 2 + r, a polynomial in r, n added to the exponent. */
+/* e^x to about 1e-6, x clamped to [-87, 88]: 2^n 2^r with n = round(x log2 e), a polynomial in r, n added to its exponent. */
 __device__ __forceinline__ float exp_f32(float x)
 {
-    const float magic = 12582912.0f; /* 1.5 * 2^23 */
+    const float magic = 12582912.0f, log2_e = 1.44269504f; /* 1.5 * 2^23 */
 
-    x = smaller(88.0f, larger(-87.0f, x));
-    const float t = fmaf(x, 1.44269504f, magic), n = t - magic;
-    float r = fmaf(n, -0.693145752f, x);
-    r = fmaf(n, -1.42860677e-6f, r);
-    float p = 1.9875691500e-4f;
-    p = fmaf(p, r, 1.3981999507e-3f);
-    p = fmaf(p, r, 8.3334519073e-3f);
-    p = fmaf(p, r, 4.1665795894e-2f);
-    p = fmaf(p, r, 1.6666665459e-1f);
-    p = fmaf(p, r, 5.0000001201e-1f);
-    p = fmaf(p, r * r, r + 1.0f);
+    x = smaller(larger(x, -87.0f), 88.0f);
+    const float t = fmaf(x, log2_e, magic), r = fmaf(x, log2_e, magic - t);
+    float p = fmaf(0.00132646994f, r, 0.00967153348f);
+    p = fmaf(p, r, 0.0555073395f);
+    p = fmaf(p, r, 0.240222424f);
+    p = fmaf(p, r, 0.693147004f);
+    p = fmaf(p, r, 1.0f);
     return __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
 }
 

@@ -7,41 +7,44 @@ EMU_CFLAGS = $(filter-out -O%,$(CFLAGS)) -iquote .
 EMU_SAN   := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 EMU_SOURCES := $(filter-out kernels/cuda/device.cu,$(wildcard kernels/cuda/*.cu)) $(wildcard kernels/cuda/*.c) \
                tests/emu/cuda_emu.cc tests/emu/device_emu.cc
-EMU_TESTS := $(patsubst tests/emu/%.cc,$(B)/tests/emu/%,$(wildcard tests/emu/test_*.cc)) \
-             $(patsubst tests/emu/%.c,$(B)/tests/emu/%,$(wildcard tests/emu/test_*.c))
+# They bring their own sanitizers, and gcc's are not clang's.
+EMU_CC    ?= gcc
+EMU_CXX   ?= g++
+EMU_TESTS := $(if $(SAN),,$(patsubst tests/emu/%.cc,$(B)/tests/emu/%,$(wildcard tests/emu/test_*.cc)) \
+             $(patsubst tests/emu/%.c,$(B)/tests/emu/%,$(wildcard tests/emu/test_*.c)))
 EMU_PLAIN := $(B)/tests/emu/test_real_model
 
 $(B)/emu-san/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(CXX) $(EMU_FLAGS) $(EMU_SAN) -x c++ -c -o $@ $<
+	$(call Q,EMU)$(EMU_CXX) $(EMU_FLAGS) $(EMU_SAN) -x c++ -c -o $@ $<
 $(B)/emu-san/%.cc.o: %.cc
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(CXX) $(EMU_FLAGS) $(EMU_SAN) -c -o $@ $<
+	$(call Q,EMU)$(EMU_CXX) $(EMU_FLAGS) $(EMU_SAN) -c -o $@ $<
 $(B)/emu-san/%.c.o: %.c
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(CC) $(CPPFLAGS) $(EMU_CFLAGS) $(EMU_SAN) -c -o $@ $<
+	$(call Q,EMU)$(EMU_CC) $(CPPFLAGS) $(EMU_CFLAGS) $(EMU_SAN) -c -o $@ $<
 $(B)/emu/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(CXX) $(EMU_FLAGS) -O2 -x c++ -c -o $@ $<
+	$(call Q,EMU)$(EMU_CXX) $(EMU_FLAGS) -O2 -x c++ -c -o $@ $<
 $(B)/emu/%.cc.o: %.cc
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(CXX) $(EMU_FLAGS) -O2 -c -o $@ $<
+	$(call Q,EMU)$(EMU_CXX) $(EMU_FLAGS) -O2 -c -o $@ $<
 $(B)/emu/%.c.o: %.c
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(CC) $(CPPFLAGS) $(EMU_CFLAGS) -O2 -c -o $@ $<
+	$(call Q,EMU)$(EMU_CC) $(CPPFLAGS) $(EMU_CFLAGS) -O2 -c -o $@ $<
 
 $(B)/emu-san/tests/emu/%.o: tests/emu/%.cc
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(CXX) $(EMU_FLAGS) $(EMU_SAN) -c -o $@ $<
+	$(call Q,EMU)$(EMU_CXX) $(EMU_FLAGS) $(EMU_SAN) -c -o $@ $<
 $(B)/emu-san/tests/emu/%.o: tests/emu/%.c
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(CC) $(CPPFLAGS) $(EMU_CFLAGS) $(EMU_SAN) -c -o $@ $<
+	$(call Q,EMU)$(EMU_CC) $(CPPFLAGS) $(EMU_CFLAGS) $(EMU_SAN) -c -o $@ $<
 $(B)/emu/tests/emu/%.o: tests/emu/%.c
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(CC) $(CPPFLAGS) $(EMU_CFLAGS) -O2 -c -o $@ $<
+	$(call Q,EMU)$(EMU_CC) $(CPPFLAGS) $(EMU_CFLAGS) -O2 -c -o $@ $<
 
-EMU_HELP := $(patsubst %,$(B)/tests/support/%.c.o,engine_rig test_model_path)
-EMU_LINK = $(CXX) $(LDFLAGS) $(1) -o $@ $^ -lcmocka -ljansson $(COMMON_LIBS) $(LDLIBS)
+EMU_HELP := $(patsubst %,$(B)/tests/support/%.c.o,engine_rig synthetic_model test_model_path)
+EMU_LINK = $(EMU_CXX) $(LDFLAGS) $(1) -o $@ $^ -lcmocka -ljansson $(COMMON_LIBS) $(LDLIBS)
 
 $(filter-out $(EMU_PLAIN),$(EMU_TESTS)): $(B)/tests/emu/%: $(B)/emu-san/tests/emu/%.o $(patsubst %,$(B)/emu-san/%.o,$(EMU_SOURCES)) \
         $(EMU_HELP) $(call lib,worker kernels common)

@@ -10,37 +10,68 @@
 #include "kernels/cuda/engine.h"
 #include "tests/emu/emu_seed.h"
 #include "tests/support/engine_rig.h"
+#include "tests/support/synthetic_model.h"
 
 #define DATA "tests/reference/data/tiny/"
 
 const struct backend_api *backend_cuda(void);
 
-enum { MAX_SEQS = 6, MAX_ROWS = 48, CONTEXT = 320, BLOCKS = 64 };
+enum { MAX_SEQS = 12, MAX_ROWS = 70, CONTEXT = 640, BLOCKS = 96 };
 
 /* One model on both backends. */
 struct pair {
     struct rig cpu, cuda;
+    struct synthetic *synthetic; /* or a file */
 };
 
-static void open_pair(struct pair *p, const char *file, enum kv_type kv_type)
-{
-    char path[256];
-    struct error err = { 0 };
-    const struct backend_options o = { .n_threads = 1, .kv_type = kv_type, .n_blocks = BLOCKS, .max_rows = MAX_ROWS,
-                                       .max_seqs = MAX_SEQS, .context_tokens = CONTEXT };
+static const struct backend_options options = { .n_threads = 1, .n_blocks = BLOCKS, .max_rows = MAX_ROWS, .max_seqs = MAX_SEQS,
+                                                .context_tokens = CONTEXT };
 
-    snprintf(path, sizeof(path), DATA "%s", file);
-    rig_open(&p->cpu, path, &o);
+static void open_cuda(struct pair *p)
+{
+    struct error err = { 0 };
+
     p->cuda = p->cpu;
     p->cuda.api = backend_cuda();
     if (p->cuda.api->open(p->cpu.model, &p->cuda.options, &p->cuda.backend, &err) != ST_OK)
-        fail_msg("%s: %s", file, err.message);
+        fail_msg("%s", err.message);
+}
+
+static void open_pair(struct pair *p, const char *file, enum kv_type kv_type)
+{
+    struct backend_options o = options;
+    char path[256];
+
+    *p = (struct pair){ 0 };
+    o.kv_type = kv_type;
+    snprintf(path, sizeof(path), DATA "%s", file);
+    rig_open(&p->cpu, path, &o);
+    open_cuda(p);
+}
+
+static void open_synthetic(struct pair *p, const struct synthetic_shape *shape, enum kv_type kv_type)
+{
+    const struct model *m;
+    struct error err = { 0 };
+
+    *p = (struct pair){ .cpu = { .api = backend_cpu(), .options = options } };
+    p->synthetic = synthetic_new(shape, &m);
+    p->cpu.model = (struct model *)(uintptr_t)m;
+    p->cpu.options.kv_type = kv_type;
+    if (p->cpu.api->open(m, &p->cpu.options, &p->cpu.backend, &err) != ST_OK)
+        fail_msg("%s", err.message);
+    open_cuda(p);
 }
 
 static void close_pair(struct pair *p)
 {
     p->cuda.api->close(p->cuda.backend);
-    rig_close(&p->cpu);
+    if (p->synthetic == NULL) {
+        rig_close(&p->cpu);
+        return;
+    }
+    p->cpu.api->close(p->cpu.backend);
+    synthetic_free(p->synthetic);
 }
 
 static int32_t token_at(uint32_t sequence, uint32_t i, uint32_t n_vocab)
@@ -100,10 +131,309 @@ static void every_type_and_architecture_has_the_bits_of_the_cpu(void **state)
     }
 }
 
+/* Shapes that no file here has; small, so that edges are near. */
+static const struct {
+    const char *what;
+    enum kv_type kv_type;
+    struct synthetic_shape shape;
+} shapes[] = {
+    { "gemma3, window, group of 3, vocabulary of no round number", KV_F16,
+      { .arch = ARCH_GEMMA3, .n_layers = 3, .n_embd = 96, .n_ff = 160, .n_heads = 3, .n_kv_heads = 1, .head_dim = 64,
+        .n_vocab = 277, .context_tokens = 640, .weights = TENSOR_Q8_0, .window = 24, .seed = 1 } },
+    { "gemma3, heads of 256, int8 KV", KV_Q8,
+      { .arch = ARCH_GEMMA3, .n_layers = 2, .n_embd = 64, .n_ff = 96, .n_heads = 4, .n_kv_heads = 2, .head_dim = 256,
+        .n_vocab = 64, .context_tokens = 640, .weights = TENSOR_Q5_1, .window = 300, .seed = 2 } },
+    { "F32 weights, an own head in BF16, columns of no round number", KV_F16,
+      { .arch = ARCH_LLAMA, .n_layers = 2, .n_embd = 72, .n_ff = 100, .n_heads = 2, .n_kv_heads = 2, .head_dim = 32,
+        .n_vocab = 130, .context_tokens = 640, .weights = TENSOR_F32, .own_head = true, .head = TENSOR_BF16, .seed = 3 } },
+    { "BF16 weights, a head of Q6_K", KV_Q8,
+      { .arch = ARCH_QWEN2, .n_layers = 2, .n_embd = 256, .n_ff = 72, .n_heads = 3, .n_kv_heads = 3, .head_dim = 96,
+        .n_vocab = 48, .context_tokens = 640, .weights = TENSOR_BF16, .own_head = true, .head = TENSOR_Q6_K, .seed = 4 } },
+    { "gate and up of two types, v and down of others, a group of 20 heads", KV_F16,
+      { .arch = ARCH_QWEN3, .n_layers = 2, .n_embd = 256, .n_ff = 256, .n_heads = 20, .n_kv_heads = 1, .head_dim = 32,
+        .n_vocab = 64, .context_tokens = 640, .weights = TENSOR_Q5_0, .own_up = true, .up = TENSOR_Q4_1, .own_v = true,
+        .v = TENSOR_F16, .own_down = true, .down = TENSOR_Q5_K, .seed = 5 } },
+    { "heads of 128 in groups of 4, Q4_K", KV_F16,
+      { .arch = ARCH_LLAMA, .n_layers = 2, .n_embd = 512, .n_ff = 256, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128,
+        .n_vocab = 96, .context_tokens = 640, .weights = TENSOR_Q4_K, .seed = 6 } },
+};
+enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
+
+static void odd_shapes_have_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < N_SHAPES; i++) {
+        struct pair p;
+        emu_seed(2000 + i);
+        open_synthetic(&p, &shapes[i].shape, shapes[i].kv_type);
+        compare_chunks(&p, shapes[i].what, 35, 35);
+        compare_chunks(&p, shapes[i].what, 12, 2);
+        close_pair(&p);
+    }
+}
+
+/* ------------------------------------------------------------------ company */
+
+struct sequence {
+    int32_t tokens[CONTEXT];
+    uint32_t blocks[CONTEXT / BLOCK_TOKENS + 1];
+    uint32_t n_past;
+};
+
+static void start_sequence(struct sequence *s, uint32_t number, uint32_t first_block, uint32_t n_vocab)
+{
+    for (uint32_t i = 0; i < CONTEXT; i++)
+        s->tokens[i] = token_at(number, i, n_vocab);
+    rig_blocks(s->blocks, CONTEXT / BLOCK_TOKENS, first_block);
+    s->n_past = 0;
+}
+
+/* One step on both: sequence i takes n[i] tokens (0: stays out) and gives the logits of its last. */
+static void compare_step(struct pair *p, struct sequence *s, const uint32_t *n, uint32_t n_sequences, enum plan_want want)
+{
+    const uint32_t n_vocab = p->cpu.model->n_vocab;
+    float *logits[2];
+    struct plan_entry e[2][MAX_SEQS] = { 0 };
+    uint32_t n_entries = 0, rows = 0;
+
+    for (int i = 0; i < 2; i++) {
+        logits[i] = calloc((size_t)MAX_ROWS * n_vocab, sizeof(float));
+        assert_non_null(logits[i]);
+    }
+    for (uint32_t i = 0; i < n_sequences; i++) {
+        if (n[i] == 0)
+            continue;
+        for (int b = 0; b < 2; b++)
+            e[b][n_entries] = (struct plan_entry){ .tokens = s[i].tokens + s[i].n_past, .n_tokens = n[i], .n_past = s[i].n_past,
+                                                   .blocks = s[i].blocks, .from_entry = -1, .want = want,
+                                                   .logits = logits[b] + (size_t)rows * n_vocab };
+        rows += n[i];
+        s[i].n_past += n[i];
+        n_entries++;
+    }
+    rig_step(&p->cpu, e[0], n_entries, NULL);
+    rig_step(&p->cuda, e[1], n_entries, NULL);
+    if (want >= WANT_LOGITS)
+        assert_same("step", logits[0], logits[1], (size_t)rows * n_vocab);
+    free(logits[0]);
+    free(logits[1]);
+}
+
+static void company_and_long_prefixes_change_no_bit(void **state)
+{
+    static struct sequence s[MAX_SEQS];
+
+    (void)state;
+    for (uint32_t i = 0; i < N_SHAPES; i += 5) { /* windows; groups of 4 */
+        struct pair p;
+        emu_seed(3000 + i);
+        open_synthetic(&p, &shapes[i].shape, shapes[i].kv_type);
+        start_sequence(&s[0], 1, 0, p.cpu.model->n_vocab); /* a long one: 40 blocks */
+        for (uint32_t j = 1; j < MAX_SEQS; j++)
+            start_sequence(&s[j], 1 + j, 38 + 4 * j, p.cpu.model->n_vocab);
+        for (uint32_t at = 0; at < 560; at += MAX_ROWS)
+            compare_step(&p, s, (uint32_t[]){ MAX_ROWS }, 1, at % 4 == 0 ? WANT_LOGITS : WANT_NOTHING);
+        compare_step(&p, s, (uint32_t[]){ 1 }, 1, WANT_LOGITS);
+        compare_step(&p, s, (uint32_t[]){ 1, 20, 3, 1 }, 4, WANT_ALL_LOGITS);
+        compare_step(&p, s, (uint32_t[]){ 1, 1, 1, 1, 5, 9 }, 6, WANT_LOGITS);
+        compare_step(&p, s, (uint32_t[]){ 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 }, MAX_SEQS, WANT_LOGITS);
+        compare_step(&p, s, (uint32_t[]){ 1, 0, 0, 1 }, 4, WANT_LOGITS);
+        close_pair(&p);
+    }
+}
+
+/* ------------------------------------------------------------------ sampling */
+
+static const struct sampling samplings[] = {
+    { .seed = 1, .temperature = 0, .top_p = 1, .repetition_penalty = 1 },
+    { .seed = 2, .temperature = 0, .top_p = 1, .repetition_penalty = 1, .logprobs = 1, .n_logprobs = 20 },
+    { .seed = 3, .temperature = 1, .top_p = 1, .repetition_penalty = 1 },
+    { .seed = 4, .temperature = 0.7f, .top_p = 0.9f, .repetition_penalty = 1, .logprobs = 1, .n_logprobs = 3 },
+    { .seed = 5, .temperature = 1.3f, .top_p = 1, .top_k = 40, .repetition_penalty = 1 },
+    { .seed = 6, .temperature = 5, .top_p = 0.99f, .top_k = 200, .repetition_penalty = 1, .logprobs = 1 },
+    { .seed = 7, .temperature = 0.8f, .top_p = 1, .min_p = 0.05f, .repetition_penalty = 1.3f },
+    { .seed = 8, .temperature = 100, .top_p = 1, .repetition_penalty = 1, .presence_penalty = 1, .frequency_penalty = 0.5f },
+    { .seed = 9, .temperature = 0, .top_p = 1, .repetition_penalty = 2, .presence_penalty = -1, .logprobs = 1, .n_logprobs = 5 },
+    { .seed = 10, .temperature = 0.01f, .top_p = 0.5f, .top_k = 1, .min_p = 1, .repetition_penalty = 1 },
+};
+enum { N_SAMPLINGS = sizeof(samplings) / sizeof(samplings[0]) };
+
+static void assert_same_result(const struct step_result *a, const struct step_result *b, uint32_t i, uint32_t step)
+{
+    if (a->token != b->token || memcmp(&a->logprob, &b->logprob, sizeof(float)) != 0 || a->n_top != b->n_top)
+        fail_msg("sampling %u, step %u: token %d (%a, %u top), the CPU has %d (%a, %u)", i, step, b->token, (double)b->logprob,
+                 b->n_top, a->token, (double)a->logprob, a->n_top);
+    for (uint32_t t = 0; t < a->n_top; t++)
+        if (memcmp(&a->top[t], &b->top[t], sizeof(a->top[t])) != 0)
+            fail_msg("sampling %u, step %u: alternative %u is %d (%a), the CPU has %d (%a)", i, step, t, b->top[t].token,
+                     (double)b->top[t].logprob, a->top[t].token, (double)a->top[t].logprob);
+}
+
+/* Prompts, then tokens fed back inside the device, two steps in flight on the device. */
+static void tokens_are_the_cpus(void **state)
+{
+    enum { STEPS = 6 };
+    static struct plan_entry e[STEPS][N_SAMPLINGS];
+    static struct step_result want[STEPS][N_SAMPLINGS], got[STEPS][N_SAMPLINGS];
+    const struct logit_bias bias[] = { { 7, 2.5f }, { 11, -100 }, { 7, 0.25f }, { 400, 3 } };
+    const struct token_count seen[] = { { 3, 1, 0 }, { 11, 0, 2 }, { 7, 2, 1 }, { 100, 0, 5 } };
+    int32_t prompt[8];
+    uint32_t blocks[N_SAMPLINGS][2];
+    struct pair p;
+
+    (void)state;
+    _Static_assert((int)N_SAMPLINGS <= (int)MAX_SEQS, "all at once");
+    open_pair(&p, "tiny-llama-Q8_0.gguf", KV_F16);
+    for (uint32_t i = 0; i < 8; i++)
+        prompt[i] = token_at(9, i, p.cpu.model->n_vocab);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        for (uint32_t i = 0; i < N_SAMPLINGS; i++) {
+            const bool changes = i % 2 == 1 || i >= 7;
+            rig_blocks(blocks[i], 2, 2 * i);
+            e[step][i] = (struct plan_entry){ .tokens = prompt, .n_tokens = step == 0 ? 1 + i % 7 : 1,
+                                              .n_past = step == 0 ? 0 : 1 + i % 7 + step - 1, .blocks = blocks[i],
+                                              .from_entry = step == 0 ? -1 : (int32_t)i, .want = WANT_TOKEN,
+                                              .sampling = &samplings[i], .bias = bias, .n_bias = changes ? 4 : 0, .seen = seen,
+                                              .n_seen = changes ? 4 : 0, .choice = i / 2, .index = step };
+        }
+        rig_step(&p.cpu, e[step], N_SAMPLINGS, want[step]);
+    }
+    for (uint32_t seed = 0; seed < 3; seed++) {
+        struct plan plans[STEPS];
+        backend_ticket ticket[STEPS];
+        emu_seed(4000 + seed);
+        for (uint32_t step = 0; step <= STEPS; step++) {
+            if (step < STEPS) {
+                plans[step] = (struct plan){ .entries = e[step], .n_entries = N_SAMPLINGS };
+                for (uint32_t i = 0; i < N_SAMPLINGS; i++)
+                    plans[step].n_rows += e[step][i].n_tokens;
+                assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &plans[step], &ticket[step]), ST_OK);
+            }
+            if (step > 0)
+                assert_int_equal(p.cuda.api->step_wait(p.cuda.backend, ticket[step - 1], got[step - 1]), ST_OK);
+        }
+        for (uint32_t step = 0; step < STEPS; step++)
+            for (uint32_t i = 0; i < N_SAMPLINGS; i++)
+                assert_same_result(&want[step][i], &got[step][i], i, step);
+    }
+    close_pair(&p);
+}
+
+static void three_steps_are_one_too_many(void **state)
+{
+    const int32_t token = 5;
+    const uint32_t block = 0;
+    const struct plan_entry e = { .tokens = &token, .n_tokens = 1, .blocks = &block, .from_entry = -1 };
+    const struct plan plan = { &e, 1, 1 };
+    struct step_result unused;
+    backend_ticket t[3];
+    struct pair p;
+
+    (void)state;
+    open_pair(&p, "tiny-llama-Q4_0.gguf", KV_F16);
+    assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &plan, &t[0]), ST_OK);
+    assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &plan, &t[1]), ST_OK);
+    assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &plan, &t[2]), ST_AGAIN);
+    assert_int_equal(p.cuda.api->step_poll(p.cuda.backend, t[0]), ST_OK);
+    assert_int_equal(p.cuda.api->step_wait(p.cuda.backend, t[0], &unused), ST_OK);
+    assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &plan, &t[2]), ST_OK);
+    assert_int_equal(p.cuda.api->step_wait(p.cuda.backend, t[1], &unused), ST_OK);
+    assert_int_equal(p.cuda.api->step_wait(p.cuda.backend, t[2], &unused), ST_OK);
+    close_pair(&p);
+}
+
+/* ------------------------------------------------------------------ blocks and refusals */
+
+static void copy(struct rig *r, enum block_copy_kind kind, uint32_t block, uint32_t to_block, void *host)
+{
+    const struct block_copy c = { kind, block, to_block, host };
+    backend_ticket t;
+
+    assert_int_equal(r->api->copy_submit(r->backend, &c, &t), ST_OK);
+    assert_int_equal(r->api->copy_poll(r->backend, t), ST_OK);
+    assert_int_equal(r->api->copy_poll(r->backend, t), ST_OK); /* and stays done */
+}
+
+static void blocks_come_back_from_the_host_and_move(void **state)
+{
+    static struct sequence s;
+    struct backend_info info;
+    struct pair p;
+
+    (void)state;
+    open_pair(&p, "tiny-qwen3-Q8_0.gguf", KV_Q8);
+    p.cuda.api->describe(p.cuda.backend, &info);
+    assert_int_equal(info.memory.n_blocks, BLOCKS);
+    start_sequence(&s, 3, 10, p.cpu.model->n_vocab);
+    compare_step(&p, &s, (uint32_t[]){ 40 }, 1, WANT_LOGITS);
+    uint8_t *host = aligned_alloc(64, ((size_t)info.memory.block_bytes + 63) / 64 * 64);
+    assert_non_null(host);
+    /* block 1 of the sequence by way of the host, block 0 straight; the CPU's stay where they are */
+    copy(&p.cuda, BLOCK_TO_HOST, 11, 0, host);
+    copy(&p.cuda, HOST_TO_BLOCK, 60, 0, host);
+    copy(&p.cuda, BLOCK_TO_BLOCK, 10, 61, NULL);
+    free(host);
+    const uint32_t n_vocab = p.cpu.model->n_vocab, moved[3] = { 61, 60, 12 };
+    float *a = malloc(n_vocab * sizeof(*a)), *b = malloc(n_vocab * sizeof(*b));
+    struct plan_entry e = { .tokens = s.tokens + 40, .n_tokens = 1, .n_past = 40, .blocks = s.blocks, .from_entry = -1,
+                            .want = WANT_LOGITS, .logits = a };
+    rig_step(&p.cpu, &e, 1, NULL);
+    e.blocks = moved;
+    e.logits = b;
+    rig_step(&p.cuda, &e, 1, NULL);
+    assert_same("moved", a, b, n_vocab);
+    free(a);
+    free(b);
+    close_pair(&p);
+}
+
+static void what_does_not_fit_is_refused_with_reasons(void **state)
+{
+    struct synthetic_shape shape = shapes[0].shape;
+    struct backend_options o = options;
+    const struct backend_api *api = backend_cuda();
+    const struct model *m;
+    struct memory_plan plan;
+    struct backend *b;
+    struct error err;
+
+    (void)state;
+    struct synthetic *s = synthetic_new(&shape, &m);
+    assert_int_equal(api->plan_memory(m, &o, &plan, &err), ST_OK);
+    assert_true(plan.total == plan.weights + plan.kv + plan.scratch && plan.n_blocks == BLOCKS);
+    o.n_blocks = 1 << 20;
+    assert_int_equal(api->open(m, &o, &b, &err), ST_LIMIT);
+    assert_non_null(strstr(err.message, "MiB too many"));
+    o = options;
+    o.device = 3;
+    assert_int_equal(api->open(m, &o, &b, &err), ST_NOT_FOUND);
+    assert_non_null(strstr(err.message, "no CUDA device 3"));
+    o = options;
+    o.max_rows = 0;
+    assert_int_equal(api->open(m, &o, &b, &err), ST_UNSUPPORTED);
+    o = options;
+    o.n_blocks = 0;
+    o.kv_bytes = 10;
+    assert_int_equal(api->open(m, &o, &b, &err), ST_LIMIT);
+    synthetic_free(s);
+
+    shape.head_dim = 48;
+    s = synthetic_new(&shape, &m);
+    assert_int_equal(api->open(m, &options, &b, &err), ST_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "this model has 48"));
+    synthetic_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_and_architecture_has_the_bits_of_the_cpu),
+        cmocka_unit_test(odd_shapes_have_the_bits_of_the_cpu),
+        cmocka_unit_test(company_and_long_prefixes_change_no_bit),
+        cmocka_unit_test(tokens_are_the_cpus),
+        cmocka_unit_test(three_steps_are_one_too_many),
+        cmocka_unit_test(blocks_come_back_from_the_host_and_move),
+        cmocka_unit_test(what_does_not_fit_is_refused_with_reasons),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
