@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "log.h"
@@ -122,7 +123,8 @@ enum status engine_plan(const struct engine_options *opt, struct engine *e, stru
         return st;
     st = choose_sizes(e, opt, err);
     if (st != ST_OK && e->choice.may_fall_back) {
-        log_warn("device_fallback", "to=cpu reason=\"%s\"", err->message);
+        snprintf(e->choice.reason, sizeof(e->choice.reason), "%.250s", err->message);
+        *err = (struct error){ 0 };
         e->choice.api = backend_cpu();
         e->choice.may_fall_back = false;
         st = choose_sizes(e, opt, err);
@@ -146,6 +148,27 @@ enum status engine_open(struct engine *e, struct error *err)
         return st;
     e->choice.api->describe(e->backend, &e->info);
     return ST_OK;
+}
+
+enum status engine_start(const struct engine_options *opt, struct engine *e, struct error *err)
+{
+    enum status st = engine_plan(opt, e, err);
+    if (st != ST_OK)
+        return st;
+    st = engine_open(e, err);
+    if (st == ST_OK || !e->choice.may_fall_back)
+        return st;
+    struct engine_options on_cpu = *opt;
+    char reason[BACKEND_REASON_BYTES];
+    snprintf(reason, sizeof(reason), "%.250s", err->message);
+    on_cpu.device = "cpu";
+    *err = (struct error){ 0 };
+    engine_close(e);
+    st = engine_plan(&on_cpu, e, err);
+    if (st != ST_OK)
+        return st;
+    memcpy(e->choice.reason, reason, sizeof(reason));
+    return engine_open(e, err);
 }
 
 void engine_close(struct engine *e)

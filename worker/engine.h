@@ -49,6 +49,9 @@ MUST_CHECK enum status engine_plan(const struct engine_options *opt, struct engi
 /* After engine_plan(): take the memory and make the backend ready.  The same results. */
 MUST_CHECK enum status engine_open(struct engine *e, struct error *err);
 
+/* Both.  Where `auto` chose a GPU that then cannot be opened, the CPU serves; choice.reason says why. */
+MUST_CHECK enum status engine_start(const struct engine_options *opt, struct engine *e, struct error *err);
+
 void engine_close(struct engine *e); /* also half-made, also twice */
 
 /* Do the plan's copies and its step; ret_results [n_entries].  ST_OK, or ST_SYSTEM: the device failed, the worker ends. */

@@ -36,6 +36,7 @@ static const struct config_key keys[] = {
     { .name = "prefix-wait", .type = CONFIG_MS, .fallback = "10s", .value = "TIME", .help = "How long a request waits for a prefix that another computes" },
     { .name = "name", .type = CONFIG_STRING, .value = "NAME", .help = "Name of the model; else the file's own" },
     { .name = "log-level", .type = CONFIG_STRING, .fallback = "info", .value = "LEVEL", .help = "error, warn, info or debug" },
+    /* From "plan" on for the tools: a worker of a pool neither has these flags nor reads WEIR_SEED and the like. */
     { .name = "plan", .type = CONFIG_BOOL, .help = "Print the model and the memory it would take, and exit" },
     { .name = "generate", .type = CONFIG_STRING, .value = "PROMPT", .help = "Answer one prompt and exit" },
     { .name = "chat", .type = CONFIG_BOOL, .help = "The prompt is a user's message, through the model's template" },
@@ -54,6 +55,14 @@ static const struct config_key keys[] = {
 enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
 
 enum { EXIT_USAGE = 2, EXIT_CANNOT_START = 3, EXIT_BROKEN = 70 };
+
+static size_t n_pool_keys(void)
+{
+    size_t n = 0;
+    while (strcmp(keys[n].name, "plan") != 0)
+        n++;
+    return n;
+}
 
 static bool started_by_broker(void)
 {
@@ -139,15 +148,14 @@ static int run_by_hand(const struct config *c)
         return EXIT_USAGE;
     }
     if (fill_options(c, &opt, &err)) {
+        bool only_plan = config_bool(c, "plan");
         code = EXIT_CANNOT_START;
-        if (engine_plan(&opt, &e, &err) == ST_OK) {
+        if ((only_plan ? engine_plan(&opt, &e, &err) : engine_start(&opt, &e, &err)) == ST_OK) {
             code = 0;
-            if (config_bool(c, "plan"))
+            if (only_plan)
                 standalone_print_plan(&e);
-            else if (engine_open(&e, &err) == ST_OK)
-                code = generate(c, &e);
             else
-                code = EXIT_CANNOT_START;
+                code = generate(c, &e);
         }
     }
     if (err.code != ERR_NONE && code != 0)
@@ -203,7 +211,7 @@ static int run_for_broker(const struct config *c)
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     confine_follow_parent();
-    if (fill_options(c, &opt, &err) && engine_plan(&opt, &e, &err) == ST_OK && engine_open(&e, &err) == ST_OK) {
+    if (fill_options(c, &opt, &err) && engine_start(&opt, &e, &err) == ST_OK) {
         say_device(&e);
         code = serve(c, &region, &e, &err);
     }
@@ -225,7 +233,7 @@ int main(int argc, char **argv)
 
     log_init("worker", LOG_LEVEL_WARN);
     signal(SIGPIPE, SIG_IGN);
-    if (config_load(keys, N_KEYS, "worker", argc, argv, &c, &err) != ST_OK) {
+    if (config_load(keys, for_broker ? n_pool_keys() : N_KEYS, "worker", argc, argv, &c, &err) != ST_OK) {
         fprintf(stderr, "weir-worker: %s: %s (%s)\n", error_code_name(err.code), err.message, err.param);
         return EXIT_USAGE;
     }
