@@ -391,7 +391,7 @@ static int arm(struct broker *b, zmq_pollitem_t items[POLL_ITEMS_MAX], bool *ret
 
     items[POLL_SOCKET] = (zmq_pollitem_t){ .socket = b->endpoint.socket, .events = ZMQ_POLLIN };
     items[POLL_SIGNALS] = (zmq_pollitem_t){ .fd = b->signals, .events = ZMQ_POLLIN };
-    *ret_busy = b->requests.dirty_first != NO_REQUEST;
+    *ret_busy = b->requests.dirty_first != NO_REQUEST || b->more_to_dispatch;
     for (uint32_t i = 0; i < b->n_workers; i++) {
         struct worker *w = &b->workers[i];
 

@@ -84,6 +84,7 @@ struct broker {
     uint8_t scope_secret[SCOPE_SECRET_BYTES];
     uint64_t now_ns, started_ns, tick_due_ns, stop_due_ns;
     bool said_ready;
+    bool more_to_dispatch;    /* the last pass ran out of its budget, not out of room */
 
     struct users users;
     struct uid_name uid_names[UID_NAMES]; /* at uid mod UID_NAMES */

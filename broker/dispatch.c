@@ -299,6 +299,7 @@ void dispatch_queued(struct broker *b)
     int64_t next;
     uint32_t budget = PASS_DISPATCHES;
 
+    b->more_to_dispatch = false;
     if (fair_queue_length(b->queue, QUEUE_RESUMED) + fair_queue_length(b->queue, QUEUE_INTERACTIVE) +
             fair_queue_length(b->queue, QUEUE_BATCH) == 0)
         return;
@@ -308,6 +309,7 @@ void dispatch_queued(struct broker *b)
         next = fair_queue_next_resumed(b->queue, (uint32_t)at);
         place_resumed(b, (uint32_t)at, rooms);
     }
-    while (budget-- > 0 && place_next(b, rooms))
-        continue;
+    while (budget > 0 && place_next(b, rooms))
+        budget--;
+    b->more_to_dispatch = budget == 0;
 }
