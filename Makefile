@@ -154,6 +154,8 @@ install: all $(B)/libweir.a
 	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 include/weir.h include/weir_batch.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(B)/libweir.a $(DESTDIR)$(PREFIX)/lib
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -m 644 client/weir.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
 
 # What a program of your own links: the client library with what it needs of common, and no name but weir_*.
 LIBWEIR := $(patsubst %,$(B)/client/%.c.o,client request dispatch answer answer_json line line_output)

@@ -214,10 +214,10 @@ static enum status read_endpoint(struct options *o, struct error *err)
         enum status st = paths_runtime_dir(o->runtime_dir, err);
         if (st != ST_OK)
             return st;
-    } else if (strlen(dir) >= sizeof(o->runtime_dir)) {
-        return invalid(err, "runtime-dir", "the path is too long: %s", dir);
     } else {
-        snprintf(o->runtime_dir, sizeof(o->runtime_dir), "%s", dir);
+        enum status st = paths_absolute(dir, o->runtime_dir, err);
+        if (st != ST_OK)
+            return st;
     }
     if (endpoint == NULL)
         n = (size_t)snprintf(o->endpoint, sizeof(o->endpoint), "ipc://%.3900s/%s", o->runtime_dir, PATHS_BROKER_SOCKET);

@@ -136,24 +136,33 @@ static void prepare_children(struct server *s)
     serve_child_add(&s->gateway, "--state-dir", s->state_dir);
 }
 
+/* The folder that was asked for, made absolute (our children might look from elsewhere), else the usual one. */
+static enum status find_place(const char *given, enum status (*usual)(char *, struct error *), char *ret_path,
+                              struct error *err)
+{
+    char path[PATHS_BYTES];
+
+    if (given == NULL) {
+        enum status st = usual(path, err);
+        if (st != ST_OK)
+            return st;
+        given = path;
+    }
+    return paths_absolute(given, ret_path, err);
+}
+
 static bool find_places(struct server *s)
 {
-    const char *state = config_string(s->config, "state-dir"),
-               *runtime = config_string(s->config, "runtime-dir");
     struct error err;
-    bool ok = true;
+    enum status st =
+        find_place(config_string(s->config, "state-dir"), paths_state_dir, s->state_dir, &err);
 
-    if (state != NULL)
-        ok = snprintf(s->state_dir, sizeof(s->state_dir), "%s", state) < (int)sizeof(s->state_dir);
-    else if (paths_state_dir(s->state_dir, &err) != ST_OK)
-        return command_usage("serve", "%s", err.message), false;
-    if (runtime != NULL)
-        ok = ok &&
-             snprintf(s->runtime_dir, sizeof(s->runtime_dir), "%s", runtime) < (int)sizeof(s->runtime_dir);
-    else if (paths_runtime_dir(s->runtime_dir, &err) != ST_OK)
+    if (st == ST_OK)
+        st = find_place(config_string(s->config, "runtime-dir"), paths_runtime_dir, s->runtime_dir, &err);
+    if (st != ST_OK)
         return command_usage("serve", "%s", err.message), false;
     snprintf(s->users_file, sizeof(s->users_file), "%s/users", s->state_dir);
-    return ok || (command_usage("serve", "the path of a folder is too long"), false);
+    return true;
 }
 
 /* --- before anything is started ---------------------------------------------------------------- */

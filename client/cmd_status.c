@@ -4,6 +4,7 @@
  * pool, so it also waits for a broker that is not there yet. */
 #include "commands.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -102,43 +103,87 @@ static json_t *ask_until_ready(struct weir_error *err)
 
 /* --- telling ----------------------------------------------------------------------------------- */
 
-static void print_duration(double s)
+/* A line of fields.  On a terminal one that would pass the right edge begins a new, indented line; elsewhere all is one line. */
+static struct {
+    unsigned column, indent, columns; /* columns 0: no edge */
+} line;
+
+static void begin_line(unsigned indent)
 {
-    if (s >= 86400)
-        printf("%ldd %ldh", (long)s / 86400, (long)s % 86400 / 3600);
-    else if (s >= 3600)
-        printf("%ldh %ldm", (long)s / 3600, (long)s % 3600 / 60);
-    else if (s >= 60)
-        printf("%ldm %lds", (long)s / 60, (long)s % 60);
-    else
-        printf("%.0fs", s);
+    line.indent = indent;
+    line.column = 0;
+    line.columns = terminal_is(stdout) ? terminal_columns(stdout) : 0;
 }
 
-static void print_name(const char *text, int width)
+static void put_word(const char *text, size_t bytes, unsigned gap)
 {
-    terminal_text(stdout, text, strlen(text));
-    printf("%*s", width > (int)strlen(text) ? width - (int)strlen(text) : 0, "");
+    unsigned width = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        width += ((unsigned char)text[i] & 0xC0) != 0x80; /* a character begins */
+    if (line.columns != 0 && line.column > line.indent && line.column + gap + width > line.columns) {
+        printf("\n%*s", (int)line.indent, "");
+        line.column = line.indent;
+        gap = 0;
+    }
+    printf("%*s", (int)gap, "");
+    terminal_text(stdout, text, bytes);
+    line.column += gap + width;
+}
+
+/* Kept together if it is short; a sentence goes on in the next line between its words. */
+__attribute__((format(printf, 1, 2))) static void put(const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    unsigned gap = line.column > line.indent ? 2 : 0;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    if (strlen(text) <= 40) {
+        put_word(text, strlen(text), gap);
+        return;
+    }
+    for (const char *word = text; *word != '\0'; gap = 1) {
+        size_t n = strcspn(word, " ");
+
+        put_word(word, n, gap);
+        word += n + strspn(word + n, " ");
+    }
+}
+
+static void print_duration(char text[32], double s)
+{
+    if (s >= 86400)
+        snprintf(text, 32, "%ldd %ldh", (long)s / 86400, (long)s % 86400 / 3600);
+    else if (s >= 3600)
+        snprintf(text, 32, "%ldh %ldm", (long)s / 3600, (long)s % 3600 / 60);
+    else if (s >= 60)
+        snprintf(text, 32, "%ldm %lds", (long)s / 60, (long)s % 60);
+    else
+        snprintf(text, 32, "%.0fs", s);
 }
 
 static void print_worker(const json_t *w)
 {
-    printf("  %2.0f  ", number_of(w, "slot"));
-    print_name(text_of(w, "state"), 10);
-    print_name(text_of(w, "model"), 28);
-    print_name(text_of(w, "device"), 22);
-    if (json_object_get(w, "blocks_total") != NULL)
-        printf("%4.0f run %4.0f wait  KV %3.0f%% pinned %3.0f%% cached  %.0f tok", number_of(w, "running"),
-               number_of(w, "waiting"),
-               100 * number_of(w, "blocks_pinned") / (number_of(w, "blocks_total") + 1e-9),
-               100 * number_of(w, "blocks_cached") / (number_of(w, "blocks_total") + 1e-9),
-               number_of(w, "tokens_generated"));
-    if (number_of(w, "restarts") > 0)
-        printf("  %.0f restarts", number_of(w, "restarts"));
-    const char *error = text_of(w, "error");
-    if (error[0] != '\0') {
-        fputs("  ", stdout);
-        terminal_text(stdout, error, strlen(error));
+    double total = number_of(w, "blocks_total") + 1e-9;
+
+    begin_line(5);
+    line.column = (unsigned)printf("  %-3.0f", number_of(w, "slot"));
+    put("%-8s", text_of(w, "state"));
+    if (json_object_get(w, "blocks_total") != NULL) {
+        put("%4.0f run %4.0f wait", number_of(w, "running"), number_of(w, "waiting"));
+        put("KV %3.0f%% pinned %3.0f%% cached", 100 * number_of(w, "blocks_pinned") / total,
+            100 * number_of(w, "blocks_cached") / total);
+        put("%.0f tokens", number_of(w, "tokens_generated"));
     }
+    put("%s", text_of(w, "model"));
+    put("%s", text_of(w, "device"));
+    if (number_of(w, "restarts") > 0)
+        put("%.0f restarts", number_of(w, "restarts"));
+    if (text_of(w, "error")[0] != '\0')
+        put("%s", text_of(w, "error"));
     putchar('\n');
 }
 
@@ -146,12 +191,14 @@ static void print_user(const json_t *u)
 {
     double prompt = number_of(u, "prompt_tokens");
 
-    printf("  ");
-    print_name(text_of(u, "name"), 18);
-    printf("%4.0f running %4.0f queued  %.0f requests, %.0f prompt tokens (%.0f%% cached), %.0f generated\n",
-           number_of(u, "running"), number_of(u, "queued"), number_of(u, "requests"), prompt,
-           prompt > 0 ? 100 * number_of(u, "cached_tokens") / prompt : 0.0,
-           number_of(u, "completion_tokens"));
+    begin_line(5);
+    line.column = (unsigned)printf("  ");
+    put("%-18s", text_of(u, "name"));
+    put("%4.0f running %4.0f queued", number_of(u, "running"), number_of(u, "queued"));
+    put("%.0f requests", number_of(u, "requests"));
+    put("%.0f prompt tokens (%.0f%% cached)", prompt, prompt > 0 ? 100 * number_of(u, "cached_tokens") / prompt : 0.0);
+    put("%.0f generated", number_of(u, "completion_tokens"));
+    putchar('\n');
 }
 
 static void print_status(const json_t *s)
@@ -159,17 +206,23 @@ static void print_status(const json_t *s)
     const json_t *pool = json_object_get(s, "pool"), *totals = json_object_get(s, "totals");
     json_t *item;
     size_t i;
+    char up[32];
 
-    printf("weir-broker %s, ", text_of(s, "version"));
-    print_name(text_of(s, "state"), 0);
-    printf(" for ");
-    print_duration(number_of(s, "up_s"));
-    printf(": %.0f running, %.0f + %.0f queued (interactive + batch), %.0f clients\n",
-           number_of(pool, "running"), number_of(pool, "queued_interactive"), number_of(pool, "queued_batch"),
-           number_of(pool, "clients"));
-    printf("so far: %.0f done, %.0f failed, %.0f cancelled, %.0f takeovers, %.0f tokens\n",
-           number_of(totals, "done"), number_of(totals, "failed"), number_of(totals, "cancelled"),
-           number_of(totals, "takeovers"), number_of(totals, "tokens"));
+    print_duration(up, number_of(s, "up_s"));
+    begin_line(2);
+    put("weir-broker %s", text_of(s, "version"));
+    put("%s for %s", text_of(s, "state"), up);
+    put("%.0f running", number_of(pool, "running"));
+    put("%.0f + %.0f queued (interactive + batch)", number_of(pool, "queued_interactive"), number_of(pool, "queued_batch"));
+    put("%.0f clients", number_of(pool, "clients"));
+    putchar('\n');
+    begin_line(2);
+    put("so far: %.0f done", number_of(totals, "done"));
+    put("%.0f failed", number_of(totals, "failed"));
+    put("%.0f cancelled", number_of(totals, "cancelled"));
+    put("%.0f takeovers", number_of(totals, "takeovers"));
+    put("%.0f tokens", number_of(totals, "tokens"));
+    putchar('\n');
     printf("workers:\n");
     json_array_foreach(json_object_get(s, "workers"), i, item) print_worker(item);
     if (json_array_size(json_object_get(s, "users")) > 0)

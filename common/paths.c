@@ -93,6 +93,27 @@ enum status paths_endpoint(char ret_endpoint[PATHS_BYTES], struct error *err)
     return put(ret_endpoint, err, "ipc://%s/%s", own, PATHS_BROKER_SOCKET);
 }
 
+enum status paths_absolute(const char *path, char ret_path[PATHS_BYTES], struct error *err)
+{
+    char here[PATHS_BYTES];
+
+    if (path[0] == '\0') {
+        error_set(err, ERR_INVALID_PARAMETER, "path", "the path of a folder is empty");
+        return ST_INVALID;
+    }
+    if (path[0] == '/')
+        return put(ret_path, err, "%s", path);
+    while (path[0] == '.' && path[1] == '/') {
+        path += 2;
+        path += strspn(path, "/");
+    }
+    if (getcwd(here, sizeof(here)) == NULL) {
+        error_set(err, ERR_INTERNAL, "path", "\"%s\" is relative, and the working directory is not known: %s", path, strerror(errno));
+        return ST_SYSTEM;
+    }
+    return put(ret_path, err, "%s%s%s", here, strcmp(here, "/") == 0 || path[0] == '\0' ? "" : "/", path);
+}
+
 static enum status make_parents(const char *path, struct error *err)
 {
     char part[PATHS_BYTES];

@@ -236,7 +236,7 @@ void desk_reply_json(struct desk *d, struct conn *c, struct op *op, struct door_
 {
     uint8_t buffer[DOOR_PACKET_BYTES - 256];
     struct door_writer own = { .at = buffer, .capacity = sizeof buffer };
-    char *text = value != NULL ? json_dumps(value, JSON_COMPACT) : NULL;
+    char *text = value != NULL ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     struct error err;
     int fd = -1;
 

@@ -108,10 +108,11 @@ static enum status put_path(char *path, const char *prefix, const char *text, co
 enum status gateway_places_find(const struct config *c, struct gateway_places *ret_places, struct error *err)
 {
     struct gateway_places p;
+    char runtime_dir[PATHS_BYTES];
     enum status st;
 
     if (config_string(c, "state-dir") != NULL)
-        st = put_path(p.state_dir, "", config_string(c, "state-dir"), "", err);
+        st = paths_absolute(config_string(c, "state-dir"), p.state_dir, err);
     else
         st = paths_state_dir(p.state_dir, err);
     if (st == ST_OK)
@@ -120,9 +121,11 @@ enum status gateway_places_find(const struct config *c, struct gateway_places *r
         return st;
     if (config_string(c, "connect") != NULL)
         st = put_path(p.endpoint, "", config_string(c, "connect"), "", err);
-    else if (config_string(c, "runtime-dir") != NULL)
-        st = put_path(p.endpoint, "ipc://", config_string(c, "runtime-dir"), "/" PATHS_BROKER_SOCKET, err);
-    else
+    else if (config_string(c, "runtime-dir") != NULL) {
+        st = paths_absolute(config_string(c, "runtime-dir"), runtime_dir, err);
+        if (st == ST_OK)
+            st = put_path(p.endpoint, "ipc://", runtime_dir, "/" PATHS_BROKER_SOCKET, err);
+    } else
         st = paths_endpoint(p.endpoint, err);
     if (st == ST_OK)
         *ret_places = p;

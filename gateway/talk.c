@@ -171,7 +171,7 @@ void talk_fail(struct talk *t, const struct error *err)
     if (t->call.has[OPT_JSON]) {
         json_t *object = json_pack("{s{ssssss}}", "error", "code", error_code_name(err->code), "message",
                                    err->message, "param", err->param);
-        char *text = object != NULL ? json_dumps(object, JSON_COMPACT) : NULL;
+        char *text = object != NULL ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
         talk_print(t, "%s\n", text != NULL ? text : "{\"error\":{\"code\":\"internal_error\"}}");
         free(text);
         json_decref(object);

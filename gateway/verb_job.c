@@ -168,7 +168,7 @@ static void print_job(struct talk *t, const json_t *job)
 
 static void print_json(struct talk *t, const json_t *value)
 {
-    char *text = json_dumps(value, JSON_COMPACT);
+    char *text = json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9));
 
     talk_print(t, "%s\n", text != NULL ? text : "null");
     free(text);

@@ -13,7 +13,7 @@
 
 static void print_object(struct talk *t, json_t *object)
 {
-    char *text = object != NULL ? json_dumps(object, JSON_COMPACT) : NULL;
+    char *text = object != NULL ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
 
     talk_print(t, "%s\n", text != NULL ? text : "null");
     free(text);
@@ -123,7 +123,7 @@ static void print_models(struct talk *t, json_t *models)
         {
             char *text = json_is_object(value) || json_is_array(value) || strcmp(key, "name") == 0
                              ? NULL
-                             : json_dumps(value, JSON_ENCODE_ANY);
+                             : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
             if (text != NULL)
                 talk_print(t, "  %s=%s", key, text);
             free(text);
@@ -142,7 +142,7 @@ static void pool_reply(struct talk *t, struct door_reader *r, int fd)
     if (t->call.verb->id == VERB_MODELS && !t->call.has[OPT_JSON] && json_is_array(models)) {
         print_models(t, models);
     } else {
-        char *text = json_dumps(reply, t->call.has[OPT_JSON] ? JSON_COMPACT : JSON_INDENT(2));
+        char *text = json_dumps(reply, (t->call.has[OPT_JSON] ? JSON_COMPACT : JSON_INDENT(2)) | JSON_REAL_PRECISION(9));
         talk_print(t, "%s\n", text != NULL ? text : "null");
         free(text);
     }

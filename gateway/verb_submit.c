@@ -132,7 +132,7 @@ static void on_job(struct talk *t, struct door_reader *r, int fd)
         job_follow_output(t, id);
         t->input_bytes = 0;
     } else {
-        char *text = t->call.has[OPT_JSON] ? json_dumps(job, JSON_COMPACT) : NULL;
+        char *text = t->call.has[OPT_JSON] ? json_dumps(job, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
         talk_print(t, "%s\n", text != NULL ? text : id);
         free(text);
         talk_finish(t, EXIT_OK);

@@ -24,6 +24,10 @@ MUST_CHECK enum status paths_runtime_dir(char ret_path[PATHS_BYTES], struct erro
 MUST_CHECK enum status paths_state_dir(char ret_path[PATHS_BYTES], struct error *err);
 MUST_CHECK enum status paths_endpoint(char ret_endpoint[PATHS_BYTES], struct error *err);
 
+/* A folder as somebody typed it, seen from the working directory: "./run" gives "/home/me/run", an absolute path itself.
+ * ST_OK; ST_INVALID: empty or too long; ST_SYSTEM: there is no working directory.  *err says which. */
+MUST_CHECK enum status paths_absolute(const char *path, char ret_path[PATHS_BYTES], struct error *err);
+
 /* Make the folder (and its parents) with this mode if it is missing.  ST_OK; ST_INVALID: it is no folder, a symbolic link, of
  * another owner, or writable by others; ST_SYSTEM.  *err says which. */
 MUST_CHECK enum status paths_make_private(const char *path, unsigned mode, struct error *err);

@@ -1,0 +1,73 @@
+"""What the keeper of the box meets: folders as they type them, a status that fits their terminal, files where they belong."""
+import fcntl, json, os, pty, struct, subprocess, sys, tempfile, termios
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+from serve_rig import ROOT, WEIR, Serve, main
+
+
+def relative_folders_are_taken_from_where_one_stands():
+    with tempfile.TemporaryDirectory(prefix="weir-rel-") as here:
+        with Serve(dirs=("./state", "run"), cwd=here, metrics=False) as pool:
+            assert pool.facts["endpoint"] == "ipc://%s/run/broker.sock" % here, pool.facts
+            assert os.path.exists(here + "/state/jobs.db")
+            pool.weir("status", "--wait-ready", "20")
+            pool.add_user("ann")
+            assert pool.ssh("ann", "whoami").stdout.startswith("ann")
+
+
+def on_terminal(pool, columns, *args):
+    """What a command shows on a terminal of so many columns, as lines."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        os.execve(WEIR, [WEIR, *args], {**pool.env, "TERM": "xterm"})
+    out = b""
+    try:
+        while part := os.read(fd, 4096):
+            out += part
+    except OSError:
+        pass
+    os.close(fd)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, out
+    return out.decode().replace("\r", "").splitlines()
+
+
+def status_fits_the_terminal_and_is_a_line_a_worker_in_a_pipe():
+    name = "a-model-with-quite-a-long-name-of-its-own-Q8_0"
+    with Serve(model=name + "=" + ROOT + "/tests/reference/data/tiny/tiny-llama-Q8_0.gguf", workers=2, metrics=False) as pool:
+        pool.weir("status", "--wait-ready", "20")
+        pool.weir("generate", "--max-tokens", "2", "a b c")
+        for columns in (60, 80, 132):
+            lines = on_terminal(pool, columns, "status")
+            assert max(map(len, lines)) <= columns, lines
+            assert sum(name in line for line in lines) == 2, lines
+        lines = pool.weir("status").stdout.splitlines()
+        assert [("ready" in line and name in line) for line in lines].count(True) == 2, lines
+
+
+def numbers_in_json_read_well():
+    with Serve(metrics=False) as pool:
+        pool.add_user("ann")
+        pool.ssh("ann", "submit", "--name", "j", input='{"prompt": "a", "max_tokens": 1}\n')
+        pool.ssh("ann", "wait", "j")
+        text = pool.ssh("ann", "status", "j", "--json").stdout
+        assert json.loads(text)["elapsed_s"] >= 0
+        assert all(len(word.split(".")[1].rstrip("}],")) <= 9 for word in text.split(",") if "." in word.split(":")[-1][:12]
+                   and "_s" in word), text
+
+
+def install_puts_everything_in_place():
+    with tempfile.TemporaryDirectory(prefix="weir-install-") as root:
+        subprocess.run(["make", "-s", "-C", ROOT, "install", "DESTDIR=" + root, "PREFIX=/usr", "B=" + os.path.relpath(
+            os.path.dirname(os.path.dirname(WEIR)), ROOT)], check=True, stdout=subprocess.DEVNULL)
+        for name in ("bin/weir", "bin/weir-broker", "bin/weir-worker", "bin/weir-gateway", "include/weir.h", "lib/libweir.a",
+                     "share/bash-completion/completions/weir"):
+            assert os.path.exists(root + "/usr/" + name), name
+        script = ('PATH=%s/usr/bin:$PATH; . %s/usr/share/bash-completion/completions/weir; COMP_WORDS=(weir sta); COMP_CWORD=1; '
+                  '_weir; echo "${COMPREPLY[@]}"' % (root, root))
+        assert subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout == "status\n"
+
+
+if __name__ == "__main__":
+    main([relative_folders_are_taken_from_where_one_stands, status_fits_the_terminal_and_is_a_line_a_worker_in_a_pipe,
+          numbers_in_json_read_well, install_puts_everything_in_place], sys.argv[1:])
