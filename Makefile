@@ -106,6 +106,7 @@ $(B)/tests/%: $(B)/tests/%.c.o $(HELP) $(call lib,gateway client broker worker k
 $(B)/tests/%.o: CPPFLAGS += -I.    # only tests may include private headers: "worker/kv_cache.h"
 
 include tests/emu/emu.mk
+include tests/sim/sim.mk
 
 # Fuzz targets bring their own main from libFuzzer: tests/fuzz/run.sh builds them with clang.
 $(B)/tests/fuzz/%: LDFLAGS += -fsanitize=fuzzer

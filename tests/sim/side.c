@@ -1,0 +1,330 @@
+/* side.c - the broker: the program's own loop, with a socket, a clock and dice that belong to the simulation.
+ *
+ * Checked after each of its passes: its tables (broker_check), and that users who want the same share the pool:
+ *
+ *   While two users both have requests of one class queued, and neither is held back by a limit of its own, their virtual
+ *   times (tokens charged and settled) differ by at most M * (1 + 2 N) tokens, where M is the most that one request was
+ *   charged or used and N the most requests a user had dispatched and not settled.
+ *
+ * Why: let a be ahead of b.  When a was last picked it was not ahead, so then it got ahead by one charge, at most M.  Since
+ * then a grew only by settling what it had under way (N requests by at most M each), and b fell only by refunds of what it had
+ * under way then (as much); what b was given since only brings it closer. */
+#include "sim.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "broker/broker.h"
+
+static struct options options;
+static struct broker *broker;
+static struct random dice;
+
+static struct { /* by account number */
+    uint32_t n_out, n_out_max;
+} users[ACCOUNTS_MAX];
+static enum queue_class item_class[REQUESTS_MAX];
+static uint64_t cost_max;
+static uint32_t n_passes;
+
+/* --- the machine ------------------------------------------------------------------------------ */
+
+uint64_t __wrap_clock_now_ns(void);
+int64_t __wrap_clock_real_ms(void);
+ssize_t __wrap_getrandom(void *at, size_t n, unsigned flags);
+int __wrap_zmq_poll(zmq_pollitem_t *items, int n, long timeout_ms);
+void __wrap_log_event(enum log_level level, const char *event, const char *format, ...);
+enum status __wrap_endpoint_open(const char *uri, const char *runtime_dir, struct endpoint *ret_endpoint, struct error *err);
+void __wrap_endpoint_close(struct endpoint *e);
+enum status __wrap_endpoint_receive(struct endpoint *e, struct received *ret_received);
+enum status __wrap_endpoint_send(struct endpoint *e, const struct peer *to, struct span body);
+uint64_t __real_request_backlog(const struct request *r);
+uint64_t __wrap_request_backlog(const struct request *r);
+
+uint64_t __wrap_clock_now_ns(void)
+{
+    return sim.now_ns + sim.in_step_ns;
+}
+
+int64_t __wrap_clock_real_ms(void)
+{
+    return 1800000000000 + (int64_t)(sim.now_ns / 1000000) + sim.real_offset_ms;
+}
+
+ssize_t __wrap_getrandom(void *at, size_t n, unsigned flags)
+{
+    (void)flags;
+    for (size_t i = 0; i < n; i++)
+        ((uint8_t *)at)[i] = (uint8_t)random_next(&dice);
+    return (ssize_t)n;
+}
+
+int __wrap_zmq_poll(zmq_pollitem_t *items, int n, long timeout_ms)
+{
+    (void)items, (void)n;
+    world_wait(timeout_ms);
+    return 0;
+}
+
+void __wrap_log_event(enum log_level level, const char *event, const char *format, ...)
+{
+    char text[300];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    if (level <= LOG_LEVEL_INFO)
+        trace("log %s %s", event, text);
+}
+
+enum status __wrap_endpoint_open(const char *uri, const char *runtime_dir, struct endpoint *ret_endpoint, struct error *err)
+{
+    (void)uri, (void)runtime_dir, (void)err;
+    *ret_endpoint = (struct endpoint){ .lock = -1 };
+    return ST_OK;
+}
+
+void __wrap_endpoint_close(struct endpoint *e)
+{
+    (void)e;
+}
+
+static struct peer peer_of(uint32_t client)
+{
+    uint32_t n = client + 1;
+    return (struct peer){ .id = { 0, (uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n } };
+}
+
+static uint32_t client_of(const struct peer *p)
+{
+    return ((uint32_t)p->id[1] << 24 | (uint32_t)p->id[2] << 16 | (uint32_t)p->id[3] << 8 | p->id[4]) - 1;
+}
+
+enum status __wrap_endpoint_receive(struct endpoint *e, struct received *ret_received)
+{
+    uint32_t client;
+    struct span body;
+    (void)e;
+    if (!mail_take(&client, &body))
+        return ST_AGAIN;
+    *ret_received = (struct received){ .peer = peer_of(client), .uid = 1000, .answerable = true };
+    if (zmq_msg_init_size(&ret_received->body, body.n) != 0)
+        return ST_SYSTEM;
+    memcpy(zmq_msg_data(&ret_received->body), body.at, body.n);
+    return ST_OK;
+}
+
+enum status __wrap_endpoint_send(struct endpoint *e, const struct peer *to, struct span body)
+{
+    (void)e;
+    switch (client_receive(client_of(to), body)) {
+    case MAIL_TAKEN:
+        return ST_OK;
+    case MAIL_FULL:
+        return ST_AGAIN;
+    default:
+        return ST_GONE;
+    }
+}
+
+uint64_t __wrap_request_backlog(const struct request *r)
+{
+    return __real_request_backlog(r) * client_scale();
+}
+
+/* --- shares ------------------------------------------------------------------------------------ */
+
+void __real_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model, enum queue_class class,
+                            uint64_t cost);
+void __wrap_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model, enum queue_class class,
+                            uint64_t cost);
+uint64_t __real_fair_queue_take(struct fair_queue *q, uint32_t item);
+uint64_t __wrap_fair_queue_take(struct fair_queue *q, uint32_t item);
+void __real_fair_queue_settle(struct fair_queue *q, uint32_t user, uint64_t charged, uint64_t used);
+void __wrap_fair_queue_settle(struct fair_queue *q, uint32_t user, uint64_t charged, uint64_t used);
+
+static void note_cost(uint64_t tokens)
+{
+    cost_max = tokens > cost_max ? tokens : cost_max;
+}
+
+void __wrap_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model, enum queue_class class,
+                            uint64_t cost)
+{
+    item_class[item] = class;
+    note_cost(cost);
+    __real_fair_queue_push(q, item, user, model, class, cost);
+}
+
+uint64_t __wrap_fair_queue_take(struct fair_queue *q, uint32_t item)
+{
+    uint32_t user = broker->requests.list[item].account;
+    if (item_class[item] != QUEUE_RESUMED && ++users[user].n_out > users[user].n_out_max)
+        users[user].n_out_max = users[user].n_out;
+    return __real_fair_queue_take(q, item);
+}
+
+void __wrap_fair_queue_settle(struct fair_queue *q, uint32_t user, uint64_t charged, uint64_t used)
+{
+    sim_demand(users[user].n_out > 0, "a request of account %u is settled that was never charged", user);
+    users[user].n_out--;
+    note_cost(charged);
+    note_cost(used);
+    __real_fair_queue_settle(q, user, charged, used);
+}
+
+static uint32_t user_of_account(uint32_t account)
+{
+    return (uint32_t)strtoul(broker->accounts.list[account].name + 1, NULL, 10); /* "u3" */
+}
+
+/* Two users of one class, both with something queued. */
+static void check_pair(uint32_t a, uint32_t b)
+{
+    uint64_t time_a = fair_queue_user_time(broker->queue, a), time_b = fair_queue_user_time(broker->queue, b);
+    uint64_t apart = time_a > time_b ? time_a - time_b : time_b - time_a;
+    uint32_t n = users[a].n_out_max > users[b].n_out_max ? users[a].n_out_max : users[b].n_out_max;
+    uint64_t bound = cost_max * (1 + 2 * (uint64_t)n);
+    if (apart > sim.seen.fair_worst) {
+        sim.seen.fair_worst = apart;
+        sim.seen.fair_bound = bound;
+    }
+    sim_demand(apart <= bound, "users %s and %s both wait, and are %llu tokens apart; the bound is %llu", broker->accounts.list[a].name,
+               broker->accounts.list[b].name, (unsigned long long)apart, (unsigned long long)bound);
+}
+
+static void check_shares(void)
+{
+    if (sim.plan.user_running_max > 0)
+        return;
+    for (uint32_t a = 0; a < broker->accounts.n; a++)
+        for (uint32_t b = a + 1; b < broker->accounts.n; b++) {
+            uint32_t profile = sim.plan.profile[user_of_account(a)];
+            if (profile != PROFILE_MIXED && profile == sim.plan.profile[user_of_account(b)] &&
+                fair_queue_user_length(broker->queue, a) > 0 && fair_queue_user_length(broker->queue, b) > 0)
+                check_pair(a, b);
+        }
+}
+
+/* --- what the others may know of it ------------------------------------------------------------ */
+
+struct broker_view side_worker(uint32_t slot)
+{
+    const struct worker *w = &broker->workers[slot];
+    uint8_t first[RING_SLOT_BYTES];
+    return (struct broker_view){
+        .open = w->link.open,
+        .believed = w->killed != KILL_BROKEN_RULE,
+        .dead = w->pidfd >= 0 && pool_is_dead(slot),
+        .has_events = w->link.open && ring_peek((struct ring_end *)&w->link.region.events, first) != ST_AGAIN,
+        .alone = w->alone_request >= 0,
+        .n_held = w->link.n_held,
+    };
+}
+
+bool side_starting(uint32_t *ret_slot, int ret_fds[3])
+{
+    for (uint32_t i = 0; i < broker->n_workers; i++) {
+        const struct worker *w = &broker->workers[i];
+        if (w->state != WORKER_WAITING || !w->link.open)
+            continue;
+        *ret_slot = i;
+        ret_fds[0] = w->link.memory;
+        ret_fds[1] = w->link.bells[0];
+        ret_fds[2] = w->link.bells[1];
+        return true;
+    }
+    return false;
+}
+
+uint32_t side_n_live(void)
+{
+    return broker->requests.n_live;
+}
+
+/* A client that left is known to have left within a probe, a tick, and the time its messages take. */
+static void check_gone_clients(void)
+{
+    const uint64_t bound_ns = (CLIENT_PROBE_MS + 2 * TICK_MS + 10) * UINT64_C(1000000);
+    if (fault_is_on(FAULT_DELAY) || fault_is_on(FAULT_SLOW))
+        return;
+    for (uint32_t i = 0; i < CLIENTS_MAX && broker->clients.n > 0; i++) {
+        const struct client *c = &broker->clients.list[i];
+        uint64_t since_ns;
+        if (c->used && client_is_gone(client_of(&c->peer), &since_ns))
+            sim_demand(sim.now_ns - since_ns <= bound_ns, "client %u left %llu ms ago and still has requests", client_of(&c->peer),
+                       (unsigned long long)((sim.now_ns - since_ns) / 1000000));
+    }
+}
+
+void side_check(void)
+{
+    check_shares();
+    if (++n_passes % 8 == 0 || !sim.loading)
+        check_gone_clients();
+    if (n_passes % 16 == 0)
+        broker_check(broker);
+    uint64_t takeovers = broker->totals.takeovers;
+    if (takeovers > sim.seen.takeovers)
+        trace("takeovers %llu", (unsigned long long)takeovers);
+    sim.seen.takeovers = (uint32_t)takeovers;
+}
+
+void side_open(void)
+{
+    static char name[] = "simulated";
+    struct error err;
+    dice = (struct random){ sim.opt.seed + 77 };
+    memset(users, 0, sizeof(users));
+    cost_max = n_passes = 0;
+    options = (struct options){
+        .endpoint = "ipc://simulated",
+        .worker_program = "/bin/false",
+        .n_models = 1,
+        .model_paths = { name },
+        .n_workers = sim.plan.n_workers,
+        .pool_bytes = POOL_BYTES_DEFAULT,
+        .drain_ms = 1000,
+        .hang_ms = 1000,
+        .start_ms = 2000,
+        .slow_reader_ms = 3000,
+        .user_running_max = sim.plan.user_running_max,
+        .front_ends = { 1000 },
+        .n_front_ends = 1,
+        .ready_fd = -1,
+        .log_level_name = "error",
+    };
+    memcpy(options.model_names[0], name, sizeof(name));
+    for (uint32_t i = 0; i < options.n_workers; i++)
+        options.worker_devices[i] = "cpu";
+    enum status st = broker_new(&options, &broker, &err);
+    sim_demand(st == ST_OK, "no broker: %s", err.message);
+}
+
+void side_run(void)
+{
+    int rc = broker_run(broker);
+    sim_demand(rc == 0, "the broker ended with %d", rc);
+}
+
+void side_stop(void)
+{
+    broker_check(broker);
+    for (uint32_t i = 0; i < broker->n_workers; i++)
+        sim_demand(broker->workers[i].link.n_held == 0, "worker %u still holds %u requests", i, broker->workers[i].link.n_held);
+    sim_demand(broker->requests.bytes == 0, "requests are over, and %llu bytes are counted",
+               (unsigned long long)broker->requests.bytes);
+    for (uint32_t a = 0; a < broker->accounts.n; a++)
+        sim_demand(users[a].n_out == 0, "account %u has %u requests charged and not settled", a, users[a].n_out);
+    broker->state = BROKER_STOPPING;
+    broker->stop_due_ns = sim.now_ns;
+}
+
+void side_close(void)
+{
+    broker_free(broker);
+    broker = NULL;
+}
