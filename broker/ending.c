@@ -41,12 +41,24 @@ static void try_free(struct broker *b, uint32_t request)
     requests_remove(&b->requests, request);
 }
 
+/* What it was charged at dispatch becomes what it used. */
+static void settle(struct broker *b, struct request *r)
+{
+    uint64_t used = (uint64_t)(r->prompt_tokens - r->cached_tokens) + request_completion_tokens(r);
+
+    fair_queue_settle(b->queue, r->account, r->charged, used);
+    account_count(&b->accounts.list[r->account], used, clock_real_ms());
+    r->charged = 0;
+}
+
 /* The request has its end; take it out of the queue, or ask its worker to let it go. */
 static void stop_work(struct broker *b, struct request *r, uint32_t request)
 {
     if (r->phase == REQUEST_QUEUED) {
         fair_queue_remove(b->queue, request);
         r->phase = REQUEST_OVER;
+        if (r->dispatched_ns != 0) /* its worker died: it was charged already */
+            settle(b, r);
     } else if (request_in_worker(r)) {
         worker_link_flag(&b->workers[r->worker].link, r->slot, SLOT_CANCEL);
     }
@@ -160,10 +172,7 @@ void ending_left_worker(struct broker *b, uint32_t request, bool over)
     r->phase = REQUEST_OVER;
     if (!over)
         return;
-    uint64_t used = (uint64_t)(r->prompt_tokens - r->cached_tokens) + request_completion_tokens(r);
-    fair_queue_settle(b->queue, r->account, r->charged, used);
-    account_count(a, used, clock_real_ms());
-    r->charged = 0;
+    settle(b, r);
     try_free(b, request);
 }
 

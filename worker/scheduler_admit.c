@@ -106,17 +106,28 @@ static struct sequence *find_computing(struct scheduler *s, const struct sequenc
     return NULL;
 }
 
+static bool waited_enough(const struct scheduler *s, const struct sequence *seq, uint64_t now_ns)
+{
+    return seq->waits_since_ns != 0 && now_ns - seq->waits_since_ns >= s->opt.prefix_wait_ns;
+}
+
+/* What it has been waiting for is still to come. */
+static bool still_waits(const struct scheduler *s, const struct sequence *seq, uint64_t now_ns)
+{
+    return seq->waits_for != NULL && seq->waits_for->n_computed < seq->waits_until && !seq->waits_for->paused &&
+           !waited_enough(s, seq, now_ns);
+}
+
 static bool waits_for_prefix(struct scheduler *s, struct sequence *seq, uint64_t now_ns)
 {
     if (seq->cache_off)
         return false;
-    if (seq->waits_since_ns != 0 && now_ns - seq->waits_since_ns >= s->opt.prefix_wait_ns) {
-        seq->waits_for = NULL;
-        return false;
-    }
-    if (seq->waits_for != NULL && seq->waits_for->n_computed < seq->waits_until && !seq->waits_for->paused)
+    if (still_waits(s, seq, now_ns))
         return true;
-    seq->waits_for = find_computing(s, seq, &seq->waits_until);
+    const struct sequence *before = seq->waits_for;
+    seq->waits_for = waited_enough(s, seq, now_ns) ? NULL : find_computing(s, seq, &seq->waits_until);
+    if (before != NULL && before != seq->waits_for)
+        scheduler_lend(s); /* a class that is no longer lent must not keep its slot from anybody */
     if (seq->waits_for == NULL)
         return false;
     if (seq->waits_since_ns == 0) {
@@ -292,16 +303,16 @@ static void try_admit(struct scheduler *s, struct admission *a, struct sequence 
 }
 
 /* The batch sequence that has waited longest without progress, if it has waited too long and no other one has been
- * promoted. */
+ * promoted.  One that cannot run whatever its rank (paused, or waiting for what another computes) would only stand in the way. */
 static struct sequence *aged_batch(const struct scheduler *s, uint64_t now_ns)
 {
     struct sequence *found = NULL;
     for (uint32_t i = 0; i < s->n_running; i++)
-        if (s->running[i]->aged)
+        if (s->running[i]->aged && !s->running[i]->paused)
             return NULL;
     for (struct sequence *w = s->first_waiting; w != NULL; w = w->next)
-        if (!w->interactive && now_ns - w->progress_ns >= s->opt.age_ns &&
-            (found == NULL || w->progress_ns < found->progress_ns))
+        if (!w->interactive && !w->paused && !still_waits(s, w, now_ns) && !waits_for_leader(w) &&
+            now_ns - w->progress_ns >= s->opt.age_ns && (found == NULL || w->progress_ns < found->progress_ns))
             found = w;
     return found;
 }

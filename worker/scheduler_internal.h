@@ -41,6 +41,7 @@ static inline bool ranks_interactive(const struct sequence *q)
 void scheduler_wait(struct scheduler *s, struct sequence *seq);         /* into the waiting list, in order */
 void scheduler_unwait(struct scheduler *s, struct sequence *seq);
 void scheduler_let_go(struct scheduler *s, struct sequence *seq);       /* publish and release its blocks */
+void scheduler_lend(struct scheduler *s);                               /* the class of who waits to who is waited for */
 void scheduler_leave(struct scheduler *s, struct sequence *seq);        /* out of running[]; waiters are told */
 void scheduler_preempt(struct scheduler *s, struct sequence *seq, uint64_t now_ns);
 

@@ -31,7 +31,7 @@ static void promote_aged(struct scheduler *s, uint64_t now_ns)
     struct sequence *found = NULL;
     for (uint32_t i = 0; i < s->n_running; i++) {
         struct sequence *r = s->running[i];
-        if (r->aged)
+        if (r->aged && !r->paused)
             return;
         if (!r->interactive && !r->paused && now_ns - r->progress_ns >= s->opt.age_ns &&
             (found == NULL || r->progress_ns < found->progress_ns))
@@ -41,14 +41,19 @@ static void promote_aged(struct scheduler *s, uint64_t now_ns)
         found->aged = true;
 }
 
-/* Lend the class of who waits to who is waited for, then sort.  The array is nearly sorted from the last plan. */
-static void sort_running(struct scheduler *s)
+void scheduler_lend(struct scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_running; i++)
         s->running[i]->lent_interactive = false;
     for (struct sequence *w = s->first_waiting; w != NULL && w->interactive; w = w->next)
         if (w->waits_for != NULL)
             w->waits_for->lent_interactive = true;
+}
+
+/* The array is nearly sorted from the last plan. */
+static void sort_running(struct scheduler *s)
+{
+    scheduler_lend(s);
     for (uint32_t i = 1; i < s->n_running; i++) {
         struct sequence *seq = s->running[i];
         uint32_t at = i;

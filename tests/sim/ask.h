@@ -38,6 +38,7 @@ struct connection {
 
 /* One message of the broker to this connection. */
 void reply_take(struct connection *c, struct span body);
+void ask_expect(struct ask *a); /* its seed is known: what must come, and what caches may come to hold */
 void ask_free(struct ask *a);
 
 /* A conversation goes on: the prompt and answer of an ask that is done. */

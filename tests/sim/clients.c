@@ -186,7 +186,7 @@ static void draw_wishes(struct ask *a, uint32_t profile)
     a->n_choices = chance(r, 8) ? random_below(r, 4) + 2 : 1;
     a->stream = !chance(r, 4);
     a->cache_off = chance(r, 15);
-    a->has_seed = !chance(r, 4);
+    a->has_seed = !chance(r, 4) || fault_is_on(FAULT_SLOW | FAULT_GONE); /* its answer is known from now on */
     a->logprobs = chance(r, 8);
     a->n_logprobs = a->logprobs ? random_below(r, 4) : 0;
     q->max_tokens = chance(r, 12) ? 0 : random_below(r, chance(r, 4) ? 120 : 24) + 1;
@@ -256,6 +256,8 @@ static void ask(uint32_t connection)
     trace("client %u asks %s user=%u prompt=%u max=%u n=%u %s%s%s%s", connection, a->id, c->user, a->question.n_prompt,
           a->question.max_tokens, a->n_choices, a->batch ? "batch" : "interactive", a->cache_off ? " cache-off" : "",
           a->poison ? " poison" : "", a->text == NULL ? " ids" : "");
+    if (a->has_seed)
+        ask_expect(a);
     send(a, c->user);
 }
 

@@ -8,6 +8,7 @@
  *   work          Over a run without faults, evictions and preemptions every prompt token is computed once per worker and
  *                 scope, but for the last one of a prompt and the block it shares only in part. */
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,28 @@ static uint32_t claimed_by_high(const struct scheduler *s)
     return n;
 }
 
+static void print_sequence(const char *where, const struct sequence *q)
+{
+    const struct choice *c = q->owner;
+    fprintf(stderr, "  %s slot %u choice %u: prompt %u tokens %u of %u computed %u blocks %u%s%s%s%s%s%s%s preempted %u\n", where,
+            c->request->slot, q->choice, q->n_prompt, q->n_tokens, q->tokens_max, q->n_computed, q->n_blocks,
+            q->interactive ? " interactive" : " batch", q->lent_interactive ? " lent" : "", q->aged ? " aged" : "",
+            q->paused ? " paused" : "", q->in_plan ? " in-plan" : "", q->waits_for != NULL ? " waits-for-prefix" : "",
+            q->cache_off ? " cache-off" : "", q->n_preemptions);
+}
+
+/* For whoever looks into a failure. */
+static void print_all(const struct scheduler *s)
+{
+    struct kv_counts kv = scheduler_kv_counts(s);
+    fprintf(stderr, "  blocks: %u free, %u pinned, %u cached of %u; at most %u sequences, %u rows\n", kv.n_free, kv.n_pinned, kv.n_cached,
+            s->opt.n_blocks, s->opt.max_seqs, s->opt.max_rows);
+    for (uint32_t i = 0; i < s->n_running; i++)
+        print_sequence("runs ", s->running[i]);
+    for (const struct sequence *w = s->first_waiting; w != NULL; w = w->next)
+        print_sequence("waits", w);
+}
+
 struct survey {
     uint32_t n_low;            /* running, of low rank or paused */
     bool low_prefill;          /* one of them computes more than one row */
@@ -106,8 +129,12 @@ static void check_interactive(uint32_t slot, const struct scheduler *s, const st
         bool blocks_full = claimed_by_high(s) + blocks_for(w->n_tokens) > s->opt.n_blocks;
         bool rows_full = v.high_unfinished && !v.low_prefill;
         const struct choice *c = w->owner;
-        sim_demand(blocks_full || rows_full, "worker %u: an interactive sequence (slot %u, %u tokens) waits, while %u of lower rank run%s",
-                   slot, c->request->slot, w->n_tokens, v.n_low, v.low_prefill ? ", one of them a prefill" : "");
+        if (!blocks_full && !rows_full)
+            print_all(s);
+        sim_demand(blocks_full || rows_full, "worker %u: an interactive sequence (slot %u, %u tokens) waits, while %u of lower rank run%s "
+                   "(%u blocks, %u claimed; %u running, %u prefills of high rank; %u rows of %u)",
+                   slot, c->request->slot, w->n_tokens, v.n_low, v.low_prefill ? ", one of them a prefill" : "", s->opt.n_blocks,
+                   claimed_by_high(s), s->n_running, v.n_high_prefills, plan->plan.n_rows, s->opt.max_rows);
         return; /* those behind it may not overtake it */
     }
     for (uint32_t i = 0; i < s->n_running; i++) {
@@ -142,7 +169,8 @@ static void check_batch(uint32_t slot, const struct scheduler *s, const struct s
         w->batch_since_ns = sim.now_ns;
     if (sim.now_ns - w->batch_since_ns <= s->opt.age_ns || plan->plan.n_entries == 0)
         return;
-    w->n_plans_late++;
+    if (++w->n_plans_late > s->opt.context_tokens + 50)
+        print_all(s);
     sim_demand(w->n_plans_late <= s->opt.context_tokens + 50, "worker %u: no row of batch work for %llu ms and %u plans", slot,
                (unsigned long long)((sim.now_ns - w->batch_since_ns) / 1000000), w->n_plans_late);
 }

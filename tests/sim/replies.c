@@ -34,13 +34,9 @@ static void drop(struct connection *c, struct ask **at)
     ask_free(a);
 }
 
-static void on_accepted(struct ask *a, uint64_t seed)
+void ask_expect(struct ask *a)
 {
     struct question *q = &a->question;
-    sim_demand(!a->accepted, "request %s was accepted twice", a->id);
-    sim_demand(!a->has_seed || seed == q->sampling.seed, "request %s has another seed", a->id);
-    a->accepted = true;
-    q->sampling.seed = seed;
     if (q->n_prompt >= sim.plan.context_tokens)
         return;
     if (!a->cache_off)
@@ -53,6 +49,16 @@ static void on_accepted(struct ask *a, uint64_t seed)
         if (!a->cache_off)
             oracle_note(a->scope, tokens, q->n_prompt, q->n_prompt + a->expected[i].n_ids);
     }
+}
+
+static void on_accepted(struct ask *a, uint64_t seed)
+{
+    sim_demand(!a->accepted, "request %s was accepted twice", a->id);
+    sim_demand(!a->has_seed || seed == a->question.sampling.seed, "request %s has another seed", a->id);
+    a->accepted = true;
+    a->question.sampling.seed = seed;
+    if (!a->has_seed)
+        ask_expect(a);
 }
 
 static void on_token(struct ask *a, const struct wire_token *t)
