@@ -12,8 +12,9 @@
 
 struct admission {
     uint64_t now_ns;
-    uint32_t rows_left;       /* of the plan's budget, not claimed by sequences that run already */
-    uint32_t n_prefills[2];   /* running and behind, by class (1: interactive) */
+    uint32_t rows_left[2];    /* of the plan's budget, for each class (1: interactive): not claimed by those that run already
+                               * and come before it */
+    uint32_t n_prefills[2];   /* running and behind, by rank */
     uint32_t n_batch;         /* running batch sequences, paused or not */
     bool closed[2];           /* a sequence of this class found no room: those behind it may not overtake */
 };
@@ -31,13 +32,15 @@ static void claim_rows(struct admission *a, const struct sequence *seq)
     uint32_t behind = sequence_behind(seq);
     if (behind < 2)
         return;
-    a->rows_left -= behind < a->rows_left ? behind : a->rows_left;
-    a->n_prefills[seq->interactive]++;
+    bool high = ranks_interactive(seq);
+    for (int class = 0; class <= high; class++)
+        a->rows_left[class] -= behind < a->rows_left[class] ? behind : a->rows_left[class];
+    a->n_prefills[high]++;
 }
 
 static void survey(const struct scheduler *s, struct admission *a, uint32_t rows)
 {
-    a->rows_left = rows;
+    a->rows_left[0] = a->rows_left[1] = rows;
     a->n_prefills[0] = a->n_prefills[1] = 0;
     a->n_batch = 0;
     for (uint32_t i = 0; i < s->n_running; i++) {
@@ -271,7 +274,7 @@ static bool make_slot(struct scheduler *s, struct admission *a, const struct seq
 /* Would it get rows now?  Holding blocks without computing helps nobody. */
 static bool has_rows(const struct admission *a, const struct sequence *seq)
 {
-    return a->rows_left > 0 || a->n_prefills[seq->interactive] < PREFILLS_A_CLASS;
+    return a->rows_left[seq->interactive] > 0 || a->n_prefills[seq->interactive] < PREFILLS_A_CLASS;
 }
 
 static void try_admit(struct scheduler *s, struct admission *a, struct sequence *seq, uint32_t rows)
