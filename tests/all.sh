@@ -22,4 +22,5 @@ scripts=()
 for script in tests/integration/test_*.sh tests/integration/test_*.py; do
     [ -f "$script" ] && scripts+=("$script")
 done
-exec tests/run.sh "$build/log" "${programs[@]}" "${scripts[@]}"
+export WEIR_BUILD=$build
+exec tests/run.sh "$build/log" "${programs[@]}" tests/sim/run "${scripts[@]}"

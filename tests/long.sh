@@ -45,13 +45,18 @@ fuzz() {
     tests/fuzz/run.sh "${FUZZ_SECONDS:-20}"
 }
 
+simulator() {
+    make -j"$jobs" WERROR=1 build/tests/sim/sim && tests/sim/run long
+}
+
 wanted=$*
-export -f sanitized threads second_compiler fuzz
+export -f sanitized threads second_compiler fuzz simulator
 export jobs
 #    name             budget_s
 part second-compiler  420  bash -c second_compiler
 part thread-sanitizer 180  bash -c threads
 part sanitizers       900  bash -c sanitized
+part simulator        300  bash -c simulator
 part fuzz             420  bash -c fuzz
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

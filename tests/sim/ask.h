@@ -11,13 +11,13 @@ struct got { /* of one choice */
 };
 
 struct ask {
-    uint32_t connection, number;   /* its id on the wire is the number */
+    uint32_t connection, number; /* its id on the wire is the number */
     char id[16];
     struct question question;
-    char *text;                    /* prompt, when it is not sent as ids */
+    char *text; /* prompt, when it is not sent as ids */
     uint32_t n_choices, n_logprobs;
     bool batch, stream, cache_off, has_seed, poison, logprobs;
-    uint64_t scope;                /* of the oracle: user or pool, and salt */
+    uint64_t scope; /* of the oracle: user or pool, and salt */
     bool pool_scope;
     const char *salt;
     uint64_t sent_ns, deadline_ms;

@@ -65,7 +65,8 @@ enum status __wrap_kv_cache_new(uint32_t n_blocks, struct kv_cache **ret_kv)
     bool inside = pool_current(&slot);
     enum status st = __real_kv_cache_new(n_blocks, ret_kv);
     assert(inside && st == ST_OK && books[slot].kv == NULL);
-    books[slot] = (struct book){ .kv = *ret_kv, .n_blocks = n_blocks, .blocks = calloc(n_blocks, sizeof(struct block)) };
+    books[slot] =
+        (struct book){.kv = *ret_kv, .n_blocks = n_blocks, .blocks = calloc(n_blocks, sizeof(struct block))};
     assert(books[slot].blocks != NULL);
     return st;
 }
@@ -76,7 +77,7 @@ void __wrap_kv_cache_free(struct kv_cache *kv)
         return;
     struct book *b = book_of(kv);
     free(b->blocks);
-    *b = (struct book){ 0 };
+    *b = (struct book){0};
     __real_kv_cache_free(kv);
 }
 
@@ -86,14 +87,16 @@ enum status __wrap_kv_cache_take(struct kv_cache *kv, uint32_t *ret_block, bool 
     enum status st = __real_kv_cache_take(kv, ret_block, ret_evicted);
     if (st != ST_OK) {
         for (uint32_t i = 0; i < k->n_blocks; i++)
-            sim_demand(k->blocks[i].pins > 0 || k->blocks[i].moving, "no block to be had, but nobody holds block %u", i);
+            sim_demand(k->blocks[i].pins > 0 || k->blocks[i].moving,
+                       "no block to be had, but nobody holds block %u", i);
         return st;
     }
     struct block *b = block_of(kv, *ret_block, "take");
-    sim_demand(b->pins == 0 && !b->moving, "block %u was handed out with %u pins%s", *ret_block, b->pins, b->moving ? ", moving" : "");
+    sim_demand(b->pins == 0 && !b->moving, "block %u was handed out with %u pins%s", *ret_block, b->pins,
+               b->moving ? ", moving" : "");
     sim_demand(*ret_evicted == b->published, "block %u was handed out, and the index %s", *ret_block,
                b->published ? "was not told" : "is to forget what it never knew");
-    *b = (struct block){ .pins = 1 };
+    *b = (struct block){.pins = 1};
     k->n_taken++;
     return st;
 }
@@ -101,7 +104,8 @@ enum status __wrap_kv_cache_take(struct kv_cache *kv, uint32_t *ret_block, bool 
 void __wrap_kv_cache_pin(struct kv_cache *kv, uint32_t block)
 {
     struct block *b = block_of(kv, block, "pin");
-    sim_demand(!b->moving && (b->pins > 0 || b->published), "pin of block %u, which is %s", block, b->moving ? "moving" : "free");
+    sim_demand(!b->moving && (b->pins > 0 || b->published), "pin of block %u, which is %s", block,
+               b->moving ? "moving" : "free");
     book_of(kv)->n_taken += b->pins++ == 0;
     __real_kv_cache_pin(kv, block);
 }
@@ -125,7 +129,8 @@ void __wrap_kv_cache_publish(struct kv_cache *kv, uint32_t block)
 void __wrap_kv_cache_forget(struct kv_cache *kv, uint32_t block)
 {
     struct block *b = block_of(kv, block, "forget");
-    sim_demand(b->published && !b->moving, "forget of block %u, which is %s", block, b->moving ? "moving" : "not published");
+    sim_demand(b->published && !b->moving, "forget of block %u, which is %s", block,
+               b->moving ? "moving" : "not published");
     b->published = false;
     __real_kv_cache_forget(kv, block);
 }
@@ -152,7 +157,8 @@ static uint64_t owner_of(const struct sequence *q)
     const struct choice *c = q->owner;
     uint64_t h = (q->scope.id[0] ^ (q->scope.id[1] << 1)) | 1;
     if (q->cache_off)
-        h ^= ((uint64_t)c->request->slot << 40 ^ (uint64_t)c->request->generation << 8 ^ 0x0ff) * 0x9e3779b97f4a7c15u;
+        h ^= ((uint64_t)c->request->slot << 40 ^ (uint64_t)c->request->generation << 8 ^ 0x0ff) *
+             0x9e3779b97f4a7c15u;
     return h | 1;
 }
 
@@ -162,7 +168,8 @@ static void check_copies(struct book *k, const struct scheduler_plan *plan)
         uint32_t from = plan->copies[i].from, to = plan->copies[i].to;
         sim_demand(from < k->n_blocks && to < k->n_blocks && from != to, "copy of block %u to %u", from, to);
         struct block *f = &k->blocks[from], *t = &k->blocks[to];
-        sim_demand(f->pins > 0 && f->owner != 0, "copy of block %u, which %s", from, f->pins > 0 ? "holds nothing" : "nobody holds");
+        sim_demand(f->pins > 0 && f->owner != 0, "copy of block %u, which %s", from,
+                   f->pins > 0 ? "holds nothing" : "nobody holds");
         if (t->pins == 0)
             continue; /* whoever it was for was preempted again; another may have it in a later copy */
         sim_demand(!t->published, "copy to block %u, which is published", to);
@@ -178,7 +185,8 @@ static void check_entry(struct book *k, const struct sequence *q, const struct p
         uint32_t at = e->blocks[i];
         sim_demand(at < k->n_blocks, "a step uses block %u of %u", at, k->n_blocks);
         struct block *b = &k->blocks[at];
-        sim_demand(b->pins > 0 && !b->moving, "a step uses block %u, which %s", at, b->moving ? "is moving" : "nobody holds");
+        sim_demand(b->pins > 0 && !b->moving, "a step uses block %u, which %s", at,
+                   b->moving ? "is moving" : "nobody holds");
         bool reads = i < blocks_for(e->n_past);
         sim_demand(!reads || b->owner == owner, "a step reads block %u of another scope", at);
         if (i < first_written)

@@ -11,9 +11,17 @@
 #include "ask.h"
 #include "wire.h"
 
-enum { CONNECTIONS_MAX = 1000, MAIL_MAX = 4096, DOCUMENTS_MAX = 8, DOCUMENT_BYTES = 900, MEMORY = 8, MAIL_US = 50 };
+enum {
+    CONNECTIONS_MAX = 1000,
+    MAIL_MAX = 4096,
+    DOCUMENTS_MAX = 8,
+    DOCUMENT_BYTES = 900,
+    MEMORY = 8,
+    MAIL_US = 50
+};
 static const uint64_t ms = 1000000;
-static const char *const words[] = { "the ", "then ", "in ", "her ", "er ", "a", "b ", "zz ", "Q", "7 ", "\xc3\xa9 ", "\xe2\x82\xac", ". " };
+static const char *const words[] = {"the ", "then ", "in ", "her ",      "er ",          "a", "b ",
+                                    "zz ",  "Q",     "7 ",  "\xc3\xa9 ", "\xe2\x82\xac", ". "};
 
 struct mail {
     uint32_t connection;
@@ -27,10 +35,10 @@ static uint32_t n_connections;
 static struct mail mail[MAIL_MAX];
 static uint32_t n_mail;
 static uint64_t mail_order;
-static uint8_t *taken;                   /* the message that mail_take() gave last */
+static uint8_t *taken; /* the message that mail_take() gave last */
 static struct wire_buffer out;
 static char documents[DOCUMENTS_MAX][DOCUMENT_BYTES + 8];
-static struct {                          /* what a user said and was told lately */
+static struct { /* what a user said and was told lately */
     int32_t *ids;
     uint32_t n;
 } memory[16][MEMORY];
@@ -52,7 +60,8 @@ static void connect_user(uint32_t user)
 {
     if (n_connections == CONNECTIONS_MAX)
         return;
-    connections[n_connections++] = (struct connection){ .user = user, .used = true, .due_ns = sim.now_ns + random_ns(&sim.load, sim.plan.think_ns) };
+    connections[n_connections++] = (struct connection){
+        .user = user, .used = true, .due_ns = sim.now_ns + random_ns(&sim.load, sim.plan.think_ns)};
 }
 
 void clients_open(void)
@@ -84,7 +93,7 @@ void clients_close(void)
     free(taken);
     taken = NULL;
     wire_buffer_deinit(&out);
-    out = (struct wire_buffer){ 0 };
+    out = (struct wire_buffer){0};
 }
 
 /* --- mail ------------------------------------------------------------------------------------- */
@@ -99,7 +108,7 @@ static void post(uint32_t connection)
     c->last_arrival_ns = at_ns;
     assert(n_mail < MAIL_MAX);
     struct mail *m = &mail[n_mail++];
-    *m = (struct mail){ connection, at_ns, ++mail_order, malloc(out.n), out.n };
+    *m = (struct mail){connection, at_ns, ++mail_order, malloc(out.n), out.n};
     assert(m->body != NULL);
     memcpy(m->body, out.at, out.n);
 }
@@ -159,7 +168,8 @@ static void draw_prompt(struct ask *a, uint32_t user)
             n--;
         memcpy(text, d, n);
     }
-    n += write_words(text + n, chance(r, 6) ? random_below(r, sim.plan.context_tokens / 2) + 1 : random_below(r, 30) + 1);
+    n += write_words(text + n, chance(r, 6) ? random_below(r, sim.plan.context_tokens / 2) + 1
+                                            : random_below(r, 30) + 1);
     if (sim.opt.canary && n > 90) {
         n = 90;
         while (n > 0 && (text[n] & 0xc0) == 0x80)
@@ -193,12 +203,17 @@ static void draw_wishes(struct ask *a, uint32_t profile)
     if (sim.opt.canary)
         q->max_tokens = random_below(r, 8) + 1;
     q->ignore_eos = chance(r, 3);
-    q->sampling = (struct sampling){ .seed = a->has_seed ? random_next(r) >> 2 : 0, .temperature = chance(r, 2) ? 0 : 0.75f, .top_p = 1,
-                                     .repetition_penalty = 1, .n_logprobs = a->n_logprobs, .logprobs = a->logprobs };
+    q->sampling = (struct sampling){.seed = a->has_seed ? random_next(r) >> 2 : 0,
+                                    .temperature = chance(r, 2) ? 0 : 0.75f,
+                                    .top_p = 1,
+                                    .repetition_penalty = 1,
+                                    .n_logprobs = a->n_logprobs,
+                                    .logprobs = a->logprobs};
     q->n_stops = chance(r, 5) ? random_below(r, ASK_STOPS_MAX) + 1 : 0;
     for (uint32_t i = 0; i < q->n_stops; i++)
-        q->stops[i] = ((const char *const[]){ "e", "xy", "the", "\xc3\xa9", "A", "in" })[random_below(r, 6)];
-    a->deadline_ms = fault_is_on(FAULT_DEADLINE) && chance(&sim.faults, 4) ? random_below(&sim.faults, 2000) + 1 : 0;
+        q->stops[i] = ((const char *const[]){"e", "xy", "the", "\xc3\xa9", "A", "in"})[random_below(r, 6)];
+    a->deadline_ms =
+        fault_is_on(FAULT_DEADLINE) && chance(&sim.faults, 4) ? random_below(&sim.faults, 2000) + 1 : 0;
     a->poison = random_below(&sim.faults, 100) < sim.plan.poison_percent;
     if (a->poison) { /* pool.c knows it by this seed */
         a->has_seed = true;
@@ -253,9 +268,9 @@ static void ask(uint32_t connection)
     a->next = c->asks;
     c->asks = a;
     c->n_open++;
-    trace("client %u asks %s user=%u prompt=%u max=%u n=%u %s%s%s%s", connection, a->id, c->user, a->question.n_prompt,
-          a->question.max_tokens, a->n_choices, a->batch ? "batch" : "interactive", a->cache_off ? " cache-off" : "",
-          a->poison ? " poison" : "", a->text == NULL ? " ids" : "");
+    trace("client %u asks %s user=%u prompt=%u max=%u n=%u %s%s%s%s", connection, a->id, c->user,
+          a->question.n_prompt, a->question.max_tokens, a->n_choices, a->batch ? "batch" : "interactive",
+          a->cache_off ? " cache-off" : "", a->poison ? " poison" : "", a->text == NULL ? " ids" : "");
     if (a->has_seed)
         ask_expect(a);
     send(a, c->user);
@@ -324,9 +339,11 @@ static void act(uint32_t connection)
         cancel_one(connection);
     /* At most 5 s: after 6 the broker gives the connection up, and nobody hears of its requests again. */
     if (fault_is_on(FAULT_SLOW) && sim.now_ns > c->blocked_until_ns + 200 * ms && chance(&sim.faults, 12))
-        c->blocked_until_ns = sim.now_ns + random_ns(&sim.faults, chance(&sim.faults, 8) ? 2500 * ms : 400 * ms);
+        c->blocked_until_ns =
+            sim.now_ns + random_ns(&sim.faults, chance(&sim.faults, 8) ? 2500 * ms : 400 * ms);
     uint32_t burst = chance(&sim.load, 4) ? random_below(&sim.load, 8) + 1 : 1;
-    while (burst-- > 0 && c->n_open < sim.plan.outstanding && (sim.opt.n_asks == 0 || sim.seen.asks < sim.opt.n_asks))
+    while (burst-- > 0 && c->n_open < sim.plan.outstanding &&
+           (sim.opt.n_asks == 0 || sim.seen.asks < sim.opt.n_asks))
         ask(connection);
     if (sim.opt.n_asks != 0 && sim.seen.asks == sim.opt.n_asks)
         sim.opt.n_steps = sim.n_steps;
@@ -336,7 +353,8 @@ static uint32_t next_client(void)
 {
     uint32_t best = CONNECTIONS_MAX;
     for (uint32_t i = 0; i < n_connections; i++)
-        if (!connections[i].gone && (best == CONNECTIONS_MAX || connections[i].due_ns < connections[best].due_ns))
+        if (!connections[i].gone &&
+            (best == CONNECTIONS_MAX || connections[i].due_ns < connections[best].due_ns))
             best = i;
     return best;
 }

@@ -34,8 +34,9 @@ struct command {
 static void print_command(void)
 {
     const char *comma = "";
-    fprintf(stderr, "\nseed %" PRIu64 " at step %u; again: build/tests/sim/sim --seed %" PRIu64 " --steps %u%s", sim.opt.seed,
-            sim.n_steps, sim.opt.seed, sim.opt.n_steps, sim.opt.canary ? " --canary" : "");
+    fprintf(stderr,
+            "\nseed %" PRIu64 " at step %u; again: build/tests/sim/sim --seed %" PRIu64 " --steps %u%s",
+            sim.opt.seed, sim.n_steps, sim.opt.seed, sim.opt.n_steps, sim.opt.canary ? " --canary" : "");
     if (sim.opt.n_asks != 0)
         fprintf(stderr, " --asks %u", sim.opt.n_asks);
     fprintf(stderr, " --faults %s", sim.opt.faults == 0 ? "none" : "");
@@ -85,12 +86,13 @@ static void run_once(const struct sim_options *opt)
     side_close();
     clients_close();
     pool_close();
-    trace("end asks=%u done=%u errors=%u deaths=%u", sim.seen.asks, sim.seen.done, sim.seen.errors, sim.seen.deaths);
+    trace("end asks=%u done=%u errors=%u deaths=%u", sim.seen.asks, sim.seen.done, sim.seen.errors,
+          sim.seen.deaths);
 }
 
 static uint32_t faults_of_seed(uint64_t seed)
 {
-    struct random r = { seed ^ 0x5eed };
+    struct random r = {seed ^ 0x5eed};
     uint32_t kind = random_below(&r, 8), all = (1u << N_FAULTS) - 1;
     if (kind == 0)
         return 0;
@@ -128,14 +130,15 @@ static uint32_t parse_faults(const char *text)
 
 static void usage(void)
 {
-    fprintf(stderr, "usage: sim [--seed N | --seeds FIRST COUNT] [--steps N] [--faults LIST|all|none|seed] [--asks N] [--canary]\n"
+    fprintf(stderr, "usage: sim [--seed N | --seeds FIRST COUNT] [--steps N] [--faults LIST|all|none|seed] "
+                    "[--asks N] [--canary]\n"
                     "           [--seconds S] [--replay] [--quiet] [--verbose]\n");
     exit(2);
 }
 
 static void parse(int argc, char **argv, struct command *c)
 {
-    *c = (struct command){ .opt = { .n_steps = 3000 }, .first = 1, .n_seeds = 1, .faults_by_seed = true };
+    *c = (struct command){.opt = {.n_steps = 3000}, .first = 1, .n_seeds = 1, .faults_by_seed = true};
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i], *v = i + 1 < argc ? argv[i + 1] : "";
         int n_values = 1;
@@ -175,11 +178,12 @@ static void parse(int argc, char **argv, struct command *c)
 
 static void print_summary(void)
 {
-    printf("seed %-6" PRIu64 " faults %04x asks %u done %u errors %u gone %u deaths %u takeovers %u preemptions %u plans %u tokens %" PRIu64
-           " cached %" PRIu64 " fair %" PRIu64 "/%" PRIu64 " steps %u trace %016" PRIx64 "\n",
-           sim.opt.seed, sim.opt.faults, sim.seen.asks, sim.seen.done, sim.seen.errors, sim.seen.gone, sim.seen.deaths,
-           sim.seen.takeovers, sim.seen.preemptions, sim.seen.plans, sim.seen.tokens, sim.seen.cached, sim.seen.fair_worst,
-           sim.seen.fair_bound, sim.n_steps, sim.trace_hash);
+    printf("seed %-6" PRIu64 " faults %04x asks %u done %u errors %u gone %u deaths %u takeovers %u "
+                             "preemptions %u plans %u tokens %" PRIu64 " cached %" PRIu64 " fair %" PRIu64
+           "/%" PRIu64 " steps %u trace %016" PRIx64 "\n",
+           sim.opt.seed, sim.opt.faults, sim.seen.asks, sim.seen.done, sim.seen.errors, sim.seen.gone,
+           sim.seen.deaths, sim.seen.takeovers, sim.seen.preemptions, sim.seen.plans, sim.seen.tokens,
+           sim.seen.cached, sim.seen.fair_worst, sim.seen.fair_bound, sim.n_steps, sim.trace_hash);
 }
 
 int main(int argc, char **argv)
@@ -202,7 +206,9 @@ int main(int argc, char **argv)
         uint64_t hash = sim.trace_hash;
         if (c.replay) {
             run_once(&c.opt);
-            sim_demand(hash == sim.trace_hash, "the same seed gave another trace: %016" PRIx64 ", then %016" PRIx64, hash, sim.trace_hash);
+            sim_demand(hash == sim.trace_hash,
+                       "the same seed gave another trace: %016" PRIx64 ", then %016" PRIx64, hash,
+                       sim.trace_hash);
         }
         if (!c.quiet)
             print_summary();
@@ -210,7 +216,8 @@ int main(int argc, char **argv)
         n_asks += sim.seen.asks;
         n_deaths += sim.seen.deaths;
     }
-    printf("%" PRIu64 " seeds, %" PRIu64 " requests, %" PRIu64 " deaths of workers, all properties held (%ld s)\n", n_done, n_asks, n_deaths,
-           (long)(time(NULL) - began));
+    printf("%" PRIu64 " seeds, %" PRIu64 " requests, %" PRIu64
+           " deaths of workers, all properties held (%ld s)\n",
+           n_done, n_asks, n_deaths, (long)(time(NULL) - began));
     return 0;
 }

@@ -52,8 +52,8 @@ static void append(struct expected *a, int32_t id, const uint8_t *text, size_t n
 
 void oracle_answer(const struct question *q, uint32_t choice, struct expected *ret_answer)
 {
-    struct expected a = { 0 };
-    struct answer_rules rules = { .tokenizer = pool_tokenizer(), .ignore_eos = q->ignore_eos };
+    struct expected a = {0};
+    struct answer_rules rules = {.tokenizer = pool_tokenizer(), .ignore_eos = q->ignore_eos};
     struct answer state;
     struct error err;
     struct span stops[STOPS_MAX];
@@ -85,7 +85,7 @@ void expected_free(struct expected *e)
 {
     free(e->ids);
     free(e->text);
-    *e = (struct expected){ 0 };
+    *e = (struct expected){0};
 }
 
 /* --- beginnings -------------------------------------------------------------------------------- */
@@ -93,7 +93,7 @@ void expected_free(struct expected *e)
 static struct beginning {
     uint64_t hash; /* 0: empty */
     uint32_t count;
-} *table;
+} * table;
 static uint64_t n_table, n_used; /* a power of two, never full */
 
 static uint64_t mix(uint64_t a, uint64_t b)

@@ -16,9 +16,9 @@
 #include "worker/request.h"
 #include "worker/scheduler_internal.h"
 
-static struct watch { /* of one worker */
-    uint64_t batch_since_ns;   /* batch could run since; 0: it has just run, or there is none */
-    uint32_t n_plans_late;     /* plans since it was due */
+static struct watch {        /* of one worker */
+    uint64_t batch_since_ns; /* batch could run since; 0: it has just run, or there is none */
+    uint32_t n_plans_late;   /* plans since it was due */
 } watches[SIM_WORKERS_MAX];
 
 /* Prompt positions computed, as beginnings: oracle_note() under a scope of the worker's own. */
@@ -27,7 +27,7 @@ static bool is_exact; /* no eviction, no preemption so far */
 
 void plans_forget(uint32_t slot)
 {
-    watches[slot] = (struct watch){ 0 };
+    watches[slot] = (struct watch){0};
     is_exact = false;
 }
 
@@ -72,19 +72,22 @@ static uint32_t claimed_by_high(const struct scheduler *s)
 static void print_sequence(const char *where, const struct sequence *q)
 {
     const struct choice *c = q->owner;
-    fprintf(stderr, "  %s slot %u choice %u: prompt %u tokens %u of %u computed %u blocks %u%s%s%s%s%s%s%s preempted %u\n", where,
-            c->request->slot, q->choice, q->n_prompt, q->n_tokens, q->tokens_max, q->n_computed, q->n_blocks,
-            q->interactive ? " interactive" : " batch", q->lent_interactive ? " lent" : "", q->aged ? " aged" : "",
-            q->paused ? " paused" : "", q->in_plan ? " in-plan" : "", q->waits_for != NULL ? " waits-for-prefix" : "",
-            q->cache_off ? " cache-off" : "", q->n_preemptions);
+    fprintf(stderr,
+            "  %s slot %u choice %u: prompt %u tokens %u of %u computed %u blocks %u%s%s%s%s%s%s%s preempted "
+            "%u\n",
+            where, c->request->slot, q->choice, q->n_prompt, q->n_tokens, q->tokens_max, q->n_computed,
+            q->n_blocks, q->interactive ? " interactive" : " batch", q->lent_interactive ? " lent" : "",
+            q->aged ? " aged" : "", q->paused ? " paused" : "", q->in_plan ? " in-plan" : "",
+            q->waits_for != NULL ? " waits-for-prefix" : "", q->cache_off ? " cache-off" : "",
+            q->n_preemptions);
 }
 
 /* For whoever looks into a failure. */
 static void print_all(const struct scheduler *s)
 {
     struct kv_counts kv = scheduler_kv_counts(s);
-    fprintf(stderr, "  blocks: %u free, %u pinned, %u cached of %u; at most %u sequences, %u rows\n", kv.n_free, kv.n_pinned, kv.n_cached,
-            s->opt.n_blocks, s->opt.max_seqs, s->opt.max_rows);
+    fprintf(stderr, "  blocks: %u free, %u pinned, %u cached of %u; at most %u sequences, %u rows\n",
+            kv.n_free, kv.n_pinned, kv.n_cached, s->opt.n_blocks, s->opt.max_seqs, s->opt.max_rows);
     for (uint32_t i = 0; i < s->n_running; i++)
         print_sequence("runs ", s->running[i]);
     for (const struct sequence *w = s->first_waiting; w != NULL; w = w->next)
@@ -92,17 +95,20 @@ static void print_all(const struct scheduler *s)
 }
 
 struct survey {
-    uint32_t n_low;            /* running, of low rank or paused */
-    bool low_prefill;          /* one of them computes more than one row */
-    bool high_unfinished;      /* a prefill of high rank got fewer rows than it needs */
+    uint32_t n_low;       /* running, of low rank or paused */
+    bool low_prefill;     /* one of them computes more than one row */
+    bool high_unfinished; /* one of high rank got fewer rows than it needs, or all there are were taken */
     uint32_t n_high_prefills;
 };
 
 static struct survey look(const struct scheduler *s, const struct scheduler_plan *plan)
 {
-    struct survey v = { 0 };
-    for (uint32_t i = 0; i < s->n_running; i++)
+    struct survey v = {0};
+    for (uint32_t i = 0; i < s->n_running; i++) {
         v.n_low += !ranks_high(s->running[i]);
+        v.high_unfinished = v.high_unfinished || (ranks_high(s->running[i]) && !s->running[i]->in_plan);
+    }
+    v.high_unfinished = v.high_unfinished || plan->plan.n_rows == s->opt.max_rows;
     for (uint32_t i = 0; i < plan->plan.n_entries; i++) {
         const struct sequence *q = plan->sequences[i];
         uint32_t behind = sequence_behind(q), rows = plan->plan.entries[i].n_tokens;
@@ -131,16 +137,21 @@ static void check_interactive(uint32_t slot, const struct scheduler *s, const st
         const struct choice *c = w->owner;
         if (!blocks_full && !rows_full)
             print_all(s);
-        sim_demand(blocks_full || rows_full, "worker %u: an interactive sequence (slot %u, %u tokens) waits, while %u of lower rank run%s "
-                   "(%u blocks, %u claimed; %u running, %u prefills of high rank; %u rows of %u)",
-                   slot, c->request->slot, w->n_tokens, v.n_low, v.low_prefill ? ", one of them a prefill" : "", s->opt.n_blocks,
-                   claimed_by_high(s), s->n_running, v.n_high_prefills, plan->plan.n_rows, s->opt.max_rows);
+        sim_demand(
+            blocks_full || rows_full,
+            "worker %u: an interactive sequence (slot %u, %u tokens) waits, while %u of lower rank run%s "
+            "(%u blocks, %u claimed; %u running, %u prefills of high rank; %u rows of %u)",
+            slot, c->request->slot, w->n_tokens, v.n_low, v.low_prefill ? ", one of them a prefill" : "",
+            s->opt.n_blocks, claimed_by_high(s), s->n_running, v.n_high_prefills, plan->plan.n_rows,
+            s->opt.max_rows);
         return; /* those behind it may not overtake it */
     }
     for (uint32_t i = 0; i < s->n_running; i++) {
         const struct sequence *r = s->running[i];
-        sim_demand(!r->interactive || r->paused || r->in_plan || !v.low_prefill || fault_is_on(FAULT_RING),
-                   "worker %u: an interactive sequence runs and gets no row, while a prefill of lower rank does", slot);
+        sim_demand(
+            !r->interactive || r->paused || r->in_plan || !v.low_prefill || fault_is_on(FAULT_RING),
+            "worker %u: an interactive sequence runs and gets no row, while a prefill of lower rank does",
+            slot);
     }
 }
 
@@ -162,7 +173,7 @@ static void check_batch(uint32_t slot, const struct scheduler *s, const struct s
     for (uint32_t i = 0; i < plan->plan.n_entries; i++)
         ran = ran || !plan->sequences[i]->interactive;
     if (ran || !batch_could_run(s)) {
-        *w = (struct watch){ 0 };
+        *w = (struct watch){0};
         return;
     }
     if (w->batch_since_ns == 0)
@@ -171,7 +182,8 @@ static void check_batch(uint32_t slot, const struct scheduler *s, const struct s
         return;
     if (++w->n_plans_late > s->opt.context_tokens + 50)
         print_all(s);
-    sim_demand(w->n_plans_late <= s->opt.context_tokens + 50, "worker %u: no row of batch work for %llu ms and %u plans", slot,
+    sim_demand(w->n_plans_late <= s->opt.context_tokens + 50,
+               "worker %u: no row of batch work for %llu ms and %u plans", slot,
                (unsigned long long)((sim.now_ns - w->batch_since_ns) / 1000000), w->n_plans_late);
 }
 
@@ -192,7 +204,8 @@ static uint32_t min3(uint32_t a, uint32_t b, uint32_t c)
 /* Has it a right to compute what another computes?  It waited long enough for it, or it could not know. */
 static bool is_excused(const struct scheduler *s, const struct sequence *q)
 {
-    return q->cache_off || q->n_preemptions > 0 || (q->waits_since_ns != 0 && sim.now_ns - q->waits_since_ns >= s->opt.prefix_wait_ns);
+    return q->cache_off || q->n_preemptions > 0 ||
+           (q->waits_since_ns != 0 && sim.now_ns - q->waits_since_ns >= s->opt.prefix_wait_ns);
 }
 
 static void check_prefixes(uint32_t slot, const struct scheduler *s, const struct scheduler_plan *plan)
@@ -205,13 +218,15 @@ static void check_prefixes(uint32_t slot, const struct scheduler *s, const struc
         for (uint32_t k = i + 1; k < plan->plan.n_entries; k++) {
             const struct sequence *b = plan->sequences[k];
             const struct plan_entry *eb = &plan->plan.entries[k];
-            if (eb->n_tokens < BLOCK_TOKENS || is_excused(s, b) || memcmp(&a->scope, &b->scope, sizeof(a->scope)) != 0)
+            if (eb->n_tokens < BLOCK_TOKENS || is_excused(s, b) ||
+                memcmp(&a->scope, &b->scope, sizeof(a->scope)) != 0)
                 continue;
             uint32_t from = ea->n_past > eb->n_past ? ea->n_past : eb->n_past;
             uint32_t to = min3(ea->n_past + ea->n_tokens, eb->n_past + eb->n_tokens, common(a, b));
             from = (from + BLOCK_TOKENS - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
-            sim_demand(to < from + BLOCK_TOKENS, "worker %u: two sequences of one scope compute positions %u to %u of the same tokens", slot,
-                       from, to);
+            sim_demand(to < from + BLOCK_TOKENS,
+                       "worker %u: two sequences of one scope compute positions %u to %u of the same tokens",
+                       slot, from, to);
         }
     }
 }
@@ -249,6 +264,7 @@ void plans_check(uint32_t slot, const struct scheduler *s, const struct schedule
 
 void plans_check_work(void)
 {
-    sim_demand(!is_exact || n_again <= n_allowed, "%llu of %llu prompt tokens were computed again; at most %llu had to be",
+    sim_demand(!is_exact || n_again <= n_allowed,
+               "%llu of %llu prompt tokens were computed again; at most %llu had to be",
                (unsigned long long)n_again, (unsigned long long)n_rows, (unsigned long long)n_allowed);
 }

@@ -28,16 +28,16 @@ enum life { NO_LIFE, STARTING, SERVING, HANGING, DEAD }; /* DEAD: not reaped yet
 struct process {
     enum life life;
     pid_t pid;
-    int pidfd;                 /* a descriptor the broker closes; kept as a number */
+    int pidfd; /* a descriptor the broker closes; kept as a number */
     int wait_code, wait_status;
     uint64_t due_ns;
-    struct engine engine;      /* shares all but the backend with the template */
+    struct engine engine; /* shares all but the backend with the template */
     struct region region;
     struct worker *worker;
-    uint32_t pushes_left;      /* then nothing it writes is seen */
+    uint32_t pushes_left; /* then nothing it writes is seen */
     bool fails_to_start, hangs, writes_rubbish, step_fails, idle;
-    int dies_of;               /* signal at the end of this pass; 0: none */
-    uint64_t tight_until_ns;   /* its ring is nearly full */
+    int dies_of;             /* signal at the end of this pass; 0: none */
+    uint64_t tight_until_ns; /* its ring is nearly full */
 };
 
 struct preparer {
@@ -70,7 +70,12 @@ bool pool_current(uint32_t *ret_slot)
 
 void pool_open(void)
 {
-    struct engine_options eo = { .model_path = worker_rig_model(), .device = "cpu", .n_threads = 1, .kv_blocks = 64, .max_seqs = 4, .max_rows = 64 };
+    struct engine_options eo = {.model_path = worker_rig_model(),
+                                .device = "cpu",
+                                .n_threads = 1,
+                                .kv_blocks = 64,
+                                .max_seqs = 4,
+                                .max_rows = 64};
     struct error err;
     if (!have_template) {
         enum status st = engine_plan(&eo, &template, &err);
@@ -130,7 +135,8 @@ pid_t __wrap_fork(void)
     assert(found);
     struct process *p = &processes[slot];
     assert(p->life == NO_LIFE);
-    *p = (struct process){ .life = STARTING, .pid = ++last_pid, .pidfd = -1, .pushes_left = UNLIMITED, .engine = template };
+    *p = (struct process){
+        .life = STARTING, .pid = ++last_pid, .pidfd = -1, .pushes_left = UNLIMITED, .engine = template};
     enum status st = region_attach(fds[0], fds[1], fds[2], &p->region);
     assert(st == ST_OK);
     bool slow = fault_is_on(FAULT_START) && chance(&sim.faults, 5);
@@ -241,7 +247,8 @@ void __wrap_preparer_give(struct preparer *p, struct request *r)
         request_build(r, NULL);
     }
     p->inside[p->n].request = r;
-    p->inside[p->n++].ready_ns = sim.now_ns + random_ns(&sim.timing, chance(&sim.timing, 10) ? 10 * ms : 100000);
+    p->inside[p->n++].ready_ns =
+        sim.now_ns + random_ns(&sim.timing, chance(&sim.timing, 10) ? 10 * ms : 100000);
 }
 
 struct request *__wrap_preparer_take(struct preparer *p)
@@ -272,8 +279,10 @@ uint32_t __real_outbox_room(struct outbox *o);
 uint32_t __wrap_outbox_room(struct outbox *o);
 void __real_worker_report(struct worker *w, uint64_t now_ns);
 void __wrap_worker_report(struct worker *w, uint64_t now_ns);
-enum status __real_engine_step(struct engine *e, const struct scheduler_plan *plan, struct step_result *ret_results);
-enum status __wrap_engine_step(struct engine *e, const struct scheduler_plan *plan, struct step_result *ret_results);
+enum status __real_engine_step(struct engine *e, const struct scheduler_plan *plan,
+                               struct step_result *ret_results);
+enum status __wrap_engine_step(struct engine *e, const struct scheduler_plan *plan,
+                               struct step_result *ret_results);
 
 enum status __wrap_ring_push(struct ring_end *e, const void *msg, uint32_t n_slots)
 {
@@ -313,7 +322,8 @@ static uint32_t some_pushes(void)
     return chance(&sim.faults, 3) ? 0 : random_below(&sim.faults, 40);
 }
 
-enum status __wrap_engine_step(struct engine *e, const struct scheduler_plan *plan, struct step_result *ret_results)
+enum status __wrap_engine_step(struct engine *e, const struct scheduler_plan *plan,
+                               struct step_result *ret_results)
 {
     uint32_t slot = (uint32_t)(current - processes), n = plan->plan.n_entries;
     blocks_check_plan(slot, plan);
@@ -341,8 +351,10 @@ enum status __wrap_engine_step(struct engine *e, const struct scheduler_plan *pl
 
 static void be_born(struct process *p)
 {
-    struct worker_options wo = { .step_ns_max = sim.plan.step_ns_max, .age_ns = sim.plan.age_ns, .prefix_wait_ns = sim.plan.prefix_wait_ns,
-                                 .secret = sim.opt.seed };
+    struct worker_options wo = {.step_ns_max = sim.plan.step_ns_max,
+                                .age_ns = sim.plan.age_ns,
+                                .prefix_wait_ns = sim.plan.prefix_wait_ns,
+                                .secret = sim.opt.seed};
     struct error err;
     if (p->fails_to_start) {
         error_set(&err, ERR_INTERNAL, "", "no luck");
@@ -474,8 +486,10 @@ bool pool_is_quiet(void)
         struct scheduler_levels l = scheduler_levels(worker_scheduler(p->worker));
         if (worker_n_requests(p->worker) > 0)
             return false;
-        sim_demand(l.n_running == 0 && l.n_waiting == 0, "worker %u has no request, and %u sequences", i, l.n_running + l.n_waiting);
-        sim_demand(scheduler_kv_counts(worker_scheduler(p->worker)).n_pinned == 0, "worker %u has no request, and pinned blocks", i);
+        sim_demand(l.n_running == 0 && l.n_waiting == 0, "worker %u has no request, and %u sequences", i,
+                   l.n_running + l.n_waiting);
+        sim_demand(scheduler_kv_counts(worker_scheduler(p->worker)).n_pinned == 0,
+                   "worker %u has no request, and pinned blocks", i);
     }
     return true;
 }

@@ -22,7 +22,8 @@ static struct ask **find(struct connection *c, struct span id)
     struct ask **at = &c->asks;
     while (*at != NULL && !span_is(id, (*at)->id))
         at = &(*at)->next;
-    sim_demand(*at != NULL, "a message about request \"%.*s\", which is over or never was", (int)id.n, (const char *)id.at);
+    sim_demand(*at != NULL, "a message about request \"%.*s\", which is over or never was", (int)id.n,
+               (const char *)id.at);
     return at;
 }
 
@@ -66,14 +67,20 @@ static void on_token(struct ask *a, const struct wire_token *t)
     sim_demand(a->accepted && t->choice < a->n_choices, "request %s: token of choice %u", a->id, t->choice);
     struct got *g = &a->got[t->choice];
     const struct expected *e = &a->expected[t->choice];
-    sim_demand(t->index == g->n_ids, "request %s choice %u: token %u comes after %u tokens", a->id, t->choice, t->index, g->n_ids);
-    sim_demand(t->n_ids <= e->n_ids - g->n_ids, "request %s choice %u: %u tokens too many", a->id, t->choice, t->n_ids);
+    sim_demand(t->index == g->n_ids, "request %s choice %u: token %u comes after %u tokens", a->id, t->choice,
+               t->index, g->n_ids);
+    sim_demand(t->n_ids <= e->n_ids - g->n_ids, "request %s choice %u: %u tokens too many", a->id, t->choice,
+               t->n_ids);
     for (uint32_t i = 0; i < t->n_ids; i++)
-        sim_demand(t->ids[i] == e->ids[g->n_ids + i], "request %s choice %u: token %u is %d, undisturbed it is %d", a->id, t->choice,
+        sim_demand(t->ids[i] == e->ids[g->n_ids + i],
+                   "request %s choice %u: token %u is %d, undisturbed it is %d", a->id, t->choice,
                    g->n_ids + i, t->ids[i], e->ids[g->n_ids + i]);
-    sim_demand(t->text.n <= e->n_text - g->n_text && (t->text.n == 0 || memcmp(t->text.at, e->text + g->n_text, t->text.n) == 0),
-               "request %s choice %u: text after byte %u is not that of an undisturbed run", a->id, t->choice, g->n_text);
-    sim_demand(!a->logprobs || t->n_ids == 0 || t->logprobs != NULL, "request %s: no log-probabilities", a->id);
+    sim_demand(t->text.n <= e->n_text - g->n_text &&
+                   (t->text.n == 0 || memcmp(t->text.at, e->text + g->n_text, t->text.n) == 0),
+               "request %s choice %u: text after byte %u is not that of an undisturbed run", a->id, t->choice,
+               g->n_text);
+    sim_demand(!a->logprobs || t->n_ids == 0 || t->logprobs != NULL, "request %s: no log-probabilities",
+               a->id);
     for (uint32_t i = 0; t->logprobs != NULL && i < t->n_ids; i++)
         sim_demand(t->logprobs[i].chosen.id == t->ids[i] && t->logprobs[i].n_top == a->n_logprobs,
                    "request %s: log-probabilities of another token", a->id);
@@ -84,8 +91,11 @@ static void on_token(struct ask *a, const struct wire_token *t)
 static void check_cached(const struct ask *a, uint32_t n_cached)
 {
     const struct question *q = &a->question;
-    uint32_t known = a->cache_off ? 0 : oracle_known(a->scope, q->prompt, q->n_prompt - 1, 2); /* itself is one */
-    sim_demand(n_cached <= known, "request %s: %u tokens of its prompt came from the cache, but no other request of its scope had more than %u",
+    uint32_t known =
+        a->cache_off ? 0 : oracle_known(a->scope, q->prompt, q->n_prompt - 1, 2); /* itself is one */
+    sim_demand(n_cached <= known,
+               "request %s: %u tokens of its prompt came from the cache, but no other request of its scope "
+               "had more than %u",
                a->id, n_cached, known);
     sim.seen.cached += n_cached;
 }
@@ -93,19 +103,23 @@ static void check_cached(const struct ask *a, uint32_t n_cached)
 static void on_done(struct ask *a, const struct wire_done *d)
 {
     uint32_t n_tokens = 0;
-    sim_demand(a->accepted && a->question.n_prompt < sim.plan.context_tokens, "request %s cannot be done", a->id);
-    sim_demand(d->n_choices == a->n_choices && d->prompt_tokens == a->question.n_prompt, "request %s: done has other counts", a->id);
+    sim_demand(a->accepted && a->question.n_prompt < sim.plan.context_tokens, "request %s cannot be done",
+               a->id);
+    sim_demand(d->n_choices == a->n_choices && d->prompt_tokens == a->question.n_prompt,
+               "request %s: done has other counts", a->id);
     for (uint32_t i = 0; i < a->n_choices; i++) {
         const struct expected *e = &a->expected[i];
         const struct wire_choice_end *c = &d->choices[i];
         sim_demand(a->got[i].n_ids == e->n_ids && a->got[i].n_text == e->n_text && c->n_tokens == e->n_ids,
-                   "request %s choice %u is done after %u of %u tokens, %u of %u bytes", a->id, i, a->got[i].n_ids, e->n_ids, a->got[i].n_text,
-                   e->n_text);
-        sim_demand(c->reason == e->reason && c->stop_index == e->stop_index, "request %s choice %u ended with %d/%d, undisturbed %d/%d",
-                   a->id, i, (int)c->reason, c->stop_index, (int)e->reason, e->stop_index);
+                   "request %s choice %u is done after %u of %u tokens, %u of %u bytes", a->id, i,
+                   a->got[i].n_ids, e->n_ids, a->got[i].n_text, e->n_text);
+        sim_demand(c->reason == e->reason && c->stop_index == e->stop_index,
+                   "request %s choice %u ended with %d/%d, undisturbed %d/%d", a->id, i, (int)c->reason,
+                   c->stop_index, (int)e->reason, e->stop_index);
         n_tokens += e->n_ids;
     }
-    sim_demand(d->completion_tokens == n_tokens, "request %s: done counts %u tokens of %u", a->id, d->completion_tokens, n_tokens);
+    sim_demand(d->completion_tokens == n_tokens, "request %s: done counts %u tokens of %u", a->id,
+               d->completion_tokens, n_tokens);
     check_cached(a, d->cached_tokens);
     sim.seen.preemptions += d->preemptions;
     sim.seen.tokens += n_tokens;
@@ -135,7 +149,8 @@ static bool may_fail_so(const struct ask *a, enum error_code code)
 
 static void on_error(struct ask *a, const struct error *e)
 {
-    sim_demand(may_fail_so(a, e->code), "request %s ended with %s: %s", a->id, error_code_name(e->code), e->message);
+    sim_demand(may_fail_so(a, e->code), "request %s ended with %s: %s", a->id, error_code_name(e->code),
+               e->message);
     sim.seen.errors++;
     sim.seen.cancelled += e->code == ERR_CANCELLED;
     sim.seen.blamed += e->code == ERR_WORKER_KILLER;
@@ -144,7 +159,7 @@ static void on_error(struct ask *a, const struct error *e)
 void reply_take(struct connection *c, struct span body)
 {
     struct wire_message m;
-    struct error err = { 0 };
+    struct error err = {0};
     enum status st = wire_decode_reply(body, &m, &err);
     sim_demand(st == ST_OK, "the broker sent something that is no message: %s", err.message);
     struct ask **at = find(c, m.id), *a = *at;

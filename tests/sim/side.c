@@ -37,7 +37,8 @@ int64_t __wrap_clock_real_ms(void);
 ssize_t __wrap_getrandom(void *at, size_t n, unsigned flags);
 int __wrap_zmq_poll(zmq_pollitem_t *items, int n, long timeout_ms);
 void __wrap_log_event(enum log_level level, const char *event, const char *format, ...);
-enum status __wrap_endpoint_open(const char *uri, const char *runtime_dir, struct endpoint *ret_endpoint, struct error *err);
+enum status __wrap_endpoint_open(const char *uri, const char *runtime_dir, struct endpoint *ret_endpoint,
+                                 struct error *err);
 void __wrap_endpoint_close(struct endpoint *e);
 enum status __wrap_endpoint_receive(struct endpoint *e, struct received *ret_received);
 enum status __wrap_endpoint_send(struct endpoint *e, const struct peer *to, struct span body);
@@ -80,10 +81,11 @@ void __wrap_log_event(enum log_level level, const char *event, const char *forma
         trace("log %s %s", event, text);
 }
 
-enum status __wrap_endpoint_open(const char *uri, const char *runtime_dir, struct endpoint *ret_endpoint, struct error *err)
+enum status __wrap_endpoint_open(const char *uri, const char *runtime_dir, struct endpoint *ret_endpoint,
+                                 struct error *err)
 {
     (void)uri, (void)runtime_dir, (void)err;
-    *ret_endpoint = (struct endpoint){ .lock = -1 };
+    *ret_endpoint = (struct endpoint){.lock = -1};
     return ST_OK;
 }
 
@@ -95,7 +97,7 @@ void __wrap_endpoint_close(struct endpoint *e)
 static struct peer peer_of(uint32_t client)
 {
     uint32_t n = client + 1;
-    return (struct peer){ .id = { 0, (uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n } };
+    return (struct peer){.id = {0, (uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n}};
 }
 
 static uint32_t client_of(const struct peer *p)
@@ -110,7 +112,7 @@ enum status __wrap_endpoint_receive(struct endpoint *e, struct received *ret_rec
     (void)e;
     if (!mail_take(&client, &body))
         return ST_AGAIN;
-    *ret_received = (struct received){ .peer = peer_of(client), .uid = 1000, .answerable = true };
+    *ret_received = (struct received){.peer = peer_of(client), .uid = 1000, .answerable = true};
     if (zmq_msg_init_size(&ret_received->body, body.n) != 0)
         return ST_SYSTEM;
     memcpy(zmq_msg_data(&ret_received->body), body.at, body.n);
@@ -137,10 +139,10 @@ uint64_t __wrap_request_backlog(const struct request *r)
 
 /* --- shares ------------------------------------------------------------------------------------ */
 
-void __real_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model, enum queue_class class,
-                            uint64_t cost);
-void __wrap_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model, enum queue_class class,
-                            uint64_t cost);
+void __real_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model,
+                            enum queue_class class, uint64_t cost);
+void __wrap_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model,
+                            enum queue_class class, uint64_t cost);
 uint64_t __real_fair_queue_take(struct fair_queue *q, uint32_t item);
 uint64_t __wrap_fair_queue_take(struct fair_queue *q, uint32_t item);
 void __real_fair_queue_settle(struct fair_queue *q, uint32_t user, uint64_t charged, uint64_t used);
@@ -151,8 +153,8 @@ static void note_cost(uint64_t tokens)
     cost_max = tokens > cost_max ? tokens : cost_max;
 }
 
-void __wrap_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model, enum queue_class class,
-                            uint64_t cost)
+void __wrap_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model,
+                            enum queue_class class, uint64_t cost)
 {
     item_class[item] = class;
     note_cost(cost);
@@ -164,7 +166,11 @@ uint64_t __wrap_fair_queue_take(struct fair_queue *q, uint32_t item)
     uint32_t user = broker->requests.list[item].account;
     if (item_class[item] != QUEUE_RESUMED && ++users[user].n_out > users[user].n_out_max)
         users[user].n_out_max = users[user].n_out;
-    return __real_fair_queue_take(q, item);
+    uint64_t tag = __real_fair_queue_take(q, item);
+    trace("take user=%u class=%d tag=%llu time=%llu queued=%u", user, (int)item_class[item],
+          (unsigned long long)tag, (unsigned long long)fair_queue_user_time(q, user),
+          fair_queue_user_length(q, user));
+    return tag;
 }
 
 void __wrap_fair_queue_settle(struct fair_queue *q, uint32_t user, uint64_t charged, uint64_t used)
@@ -174,6 +180,8 @@ void __wrap_fair_queue_settle(struct fair_queue *q, uint32_t user, uint64_t char
     note_cost(charged);
     note_cost(used);
     __real_fair_queue_settle(q, user, charged, used);
+    trace("settle user=%u charged=%llu used=%llu time=%llu", user, (unsigned long long)charged,
+          (unsigned long long)used, (unsigned long long)fair_queue_user_time(q, user));
 }
 
 static uint32_t user_of_account(uint32_t account)
@@ -192,8 +200,14 @@ static void check_pair(uint32_t a, uint32_t b)
         sim.seen.fair_worst = apart;
         sim.seen.fair_bound = bound;
     }
-    sim_demand(apart <= bound, "users %s and %s both wait, and are %llu tokens apart; the bound is %llu", broker->accounts.list[a].name,
-               broker->accounts.list[b].name, (unsigned long long)apart, (unsigned long long)bound);
+    sim_demand(apart <= bound,
+               "users %s and %s both wait, and are %llu tokens apart; the bound is %llu (profile %u, %u and "
+               "%u queued, %u and %u out, times %llu, %llu, dearest %llu)",
+               broker->accounts.list[a].name, broker->accounts.list[b].name, (unsigned long long)apart,
+               (unsigned long long)bound, sim.plan.profile[user_of_account(a)],
+               fair_queue_user_length(broker->queue, a), fair_queue_user_length(broker->queue, b),
+               users[a].n_out, users[b].n_out, (unsigned long long)time_a, (unsigned long long)time_b,
+               (unsigned long long)cost_max);
 }
 
 static void check_shares(void)
@@ -255,8 +269,8 @@ static void check_gone_clients(void)
         const struct client *c = &broker->clients.list[i];
         uint64_t since_ns;
         if (c->used && client_is_gone(client_of(&c->peer), &since_ns))
-            sim_demand(sim.now_ns - since_ns <= bound_ns, "client %u left %llu ms ago and still has requests", client_of(&c->peer),
-                       (unsigned long long)((sim.now_ns - since_ns) / 1000000));
+            sim_demand(sim.now_ns - since_ns <= bound_ns, "client %u left %llu ms ago and still has requests",
+                       client_of(&c->peer), (unsigned long long)((sim.now_ns - since_ns) / 1000000));
     }
 }
 
@@ -277,14 +291,14 @@ void side_open(void)
 {
     static char name[] = "simulated";
     struct error err;
-    dice = (struct random){ sim.opt.seed + 77 };
+    dice = (struct random){sim.opt.seed + 77};
     memset(users, 0, sizeof(users));
     cost_max = n_passes = 0;
     options = (struct options){
         .endpoint = "ipc://simulated",
         .worker_program = "/bin/false",
         .n_models = 1,
-        .model_paths = { name },
+        .model_paths = {name},
         .n_workers = sim.plan.n_workers,
         .pool_bytes = POOL_BYTES_DEFAULT,
         .drain_ms = 1000,
@@ -292,7 +306,7 @@ void side_open(void)
         .start_ms = 2000,
         .slow_reader_ms = 3000,
         .user_running_max = sim.plan.user_running_max,
-        .front_ends = { 1000 },
+        .front_ends = {1000},
         .n_front_ends = 1,
         .ready_fd = -1,
         .log_level_name = "error",
@@ -314,11 +328,13 @@ void side_stop(void)
 {
     broker_check(broker);
     for (uint32_t i = 0; i < broker->n_workers; i++)
-        sim_demand(broker->workers[i].link.n_held == 0, "worker %u still holds %u requests", i, broker->workers[i].link.n_held);
+        sim_demand(broker->workers[i].link.n_held == 0, "worker %u still holds %u requests", i,
+                   broker->workers[i].link.n_held);
     sim_demand(broker->requests.bytes == 0, "requests are over, and %llu bytes are counted",
                (unsigned long long)broker->requests.bytes);
     for (uint32_t a = 0; a < broker->accounts.n; a++)
-        sim_demand(users[a].n_out == 0, "account %u has %u requests charged and not settled", a, users[a].n_out);
+        sim_demand(users[a].n_out == 0, "account %u has %u requests charged and not settled", a,
+                   users[a].n_out);
     broker->state = BROKER_STOPPING;
     broker->stop_due_ns = sim.now_ns;
 }

@@ -48,7 +48,7 @@ enum {
 #define X(name, text) FAULT_BIT_##name,
     SIM_FAULTS(X)
 #undef X
-    N_FAULTS
+        N_FAULTS
 };
 enum {
 #define X(name, text) FAULT_##name = 1 << FAULT_BIT_##name,
@@ -61,10 +61,10 @@ enum { SIM_WORKERS_MAX = 4, SIM_VOCAB = 263 };
 
 struct sim_options {
     uint64_t seed;
-    uint32_t n_steps;       /* of them new asks and faults come; then everything runs to its end */
-    uint32_t faults;        /* FAULT_* */
-    uint32_t n_asks;        /* at most so many requests; 0: as many as fit the steps */
-    bool canary;            /* many small requests of several users on the same texts */
+    uint32_t n_steps; /* of them new asks and faults come; then everything runs to its end */
+    uint32_t faults;  /* FAULT_* */
+    uint32_t n_asks;  /* at most so many requests; 0: as many as fit the steps */
+    bool canary;      /* many small requests of several users on the same texts */
     bool verbose;
 };
 
@@ -73,10 +73,10 @@ struct scenario {
     uint32_t n_workers, n_users, n_clients;
     uint32_t n_blocks, max_seqs, max_rows, context_tokens;
     uint64_t step_ns, row_ns, step_ns_max, age_ns, prefix_wait_ns;
-    uint64_t think_ns;            /* mean pause of a client between acts */
-    uint32_t outstanding;         /* asks a client has under way at most */
+    uint64_t think_ns;    /* mean pause of a client between acts */
+    uint32_t outstanding; /* asks a client has under way at most */
     uint64_t user_running_max;
-    uint32_t profile[16];         /* of a user: PROFILE_* */
+    uint32_t profile[16]; /* of a user: PROFILE_* */
     uint32_t n_documents;
     uint32_t poison_percent;
 };
@@ -90,13 +90,14 @@ struct sim {
     uint64_t in_step_ns;                /* ahead of it while a worker's step goes on */
     int64_t real_offset_ms;
     uint32_t n_steps;
-    bool loading;                       /* still within opt.n_steps */
+    bool loading; /* still within opt.n_steps */
     uint64_t trace_hash, n_trace_lines;
     uint64_t stopped_loading_ns;
 
     /* what happened, for the summary */
     struct {
-        uint32_t asks, done, errors, cancelled, gone, deaths, takeovers, blamed, preemptions, plans, kills[N_FAULTS];
+        uint32_t asks, done, errors, cancelled, gone, deaths, takeovers, blamed, preemptions, plans,
+            kills[N_FAULTS];
         uint64_t tokens, rows, cached, fair_worst, fair_bound;
     } seen;
 };
@@ -106,13 +107,23 @@ extern struct sim sim;
 
 /* Say what is wrong, the seed and the command that shows it again; then abort. */
 __attribute__((format(printf, 1, 2), noreturn)) void sim_fail(const char *format, ...);
-#define sim_demand(condition, ...) do { if (!(condition)) sim_fail(__VA_ARGS__); } while (0)
+#define sim_demand(condition, ...) \
+    do {                           \
+        if (!(condition))          \
+            sim_fail(__VA_ARGS__); \
+    } while (0)
 
 /* A line of the trace: hashed always, printed when asked for.  No address and no real time may get into it. */
 __attribute__((format(printf, 1, 2))) void trace(const char *format, ...);
 
-static inline bool fault_is_on(uint32_t fault) { return (sim.opt.faults & fault) != 0; }
-static inline bool chance(struct random *r, uint32_t in) { return random_below(r, in) == 0; }
+static inline bool fault_is_on(uint32_t fault)
+{
+    return (sim.opt.faults & fault) != 0;
+}
+static inline bool chance(struct random *r, uint32_t in)
+{
+    return random_below(r, in) == 0;
+}
 uint64_t random_ns(struct random *r, uint64_t mean_ns); /* 0 .. 2 * mean */
 
 void scenario_draw(void);
@@ -120,18 +131,19 @@ void world_wait(long timeout_ms); /* the broker sleeps: everybody else moves */
 
 /* --- side.c: the broker ------------------------------------------------------------------------ */
 
-struct broker_view {                /* of one worker, as the broker has it */
-    bool open, believed, dead;      /* dead: ended, not reaped */
+struct broker_view {           /* of one worker, as the broker has it */
+    bool open, believed, dead; /* dead: ended, not reaped */
     bool has_events;
-    bool alone;                     /* a suspect runs here */
+    bool alone; /* a suspect runs here */
     uint32_t n_held;
 };
 void side_open(void);
-void side_run(void);                /* the broker's loop, until side_stop() */
+void side_run(void); /* the broker's loop, until side_stop() */
 void side_stop(void);
 void side_close(void);
 struct broker_view side_worker(uint32_t slot);
-bool side_starting(uint32_t *ret_slot, int ret_fds[3]); /* whose process is being made: memory, request bell, event bell */
+bool side_starting(uint32_t *ret_slot,
+                   int ret_fds[3]); /* whose process is being made: memory, request bell, event bell */
 void side_check(void);              /* after every pass of it */
 uint32_t side_n_live(void);
 
@@ -144,8 +156,8 @@ void pool_act(uint32_t slot);             /* one pass, or the start, or the deat
 void pool_hear_bells(void);               /* after the broker ran: wake who has a message or a flag */
 void pool_inject(void);                   /* perhaps a fault */
 bool pool_is_dead(uint32_t slot);
-bool pool_is_quiet(void);                 /* no request, no sequence, no pin anywhere */
-bool pool_current(uint32_t *ret_slot);    /* in a worker's code right now */
+bool pool_is_quiet(void);              /* no request, no sequence, no pin anywhere */
+bool pool_current(uint32_t *ret_slot); /* in a worker's code right now */
 const struct tokenizer *pool_tokenizer(void);
 
 /* --- clients.c ---------------------------------------------------------------------------------- */
@@ -155,17 +167,17 @@ void clients_close(void);
 uint64_t clients_due_ns(void);
 void clients_act(void);
 bool clients_all_ended(uint32_t *ret_open); /* every ask has its one end */
-uint64_t mail_due_ns(void);                /* arrival of the next message at the broker; UINT64_MAX: none */
+uint64_t mail_due_ns(void);                 /* arrival of the next message at the broker; UINT64_MAX: none */
 bool mail_take(uint32_t *ret_client, struct span *ret_body); /* body is valid until the next call */
 enum { MAIL_TAKEN, MAIL_FULL, MAIL_GONE };
 int client_receive(uint32_t client, struct span body);
 bool client_is_gone(uint32_t client, uint64_t *ret_since_ns);
-uint64_t client_scale(void);               /* what a byte of backlog counts, so that small answers fill the limit */
+uint64_t client_scale(void); /* what a byte of backlog counts, so that small answers fill the limit */
 
 /* --- oracle.c ------------------------------------------------------------------------------------ */
 
 enum { ORACLE_TOKENS_MAX = 1024 };
-struct expected {                   /* one choice of an undisturbed run */
+struct expected { /* one choice of an undisturbed run */
     int32_t *ids;
     uint32_t n_ids;
     char *text;
@@ -174,10 +186,10 @@ struct expected {                   /* one choice of an undisturbed run */
     int32_t stop_index;
 };
 struct question {
-    int32_t *prompt;                /* ids, as the tokenizer gives them */
+    int32_t *prompt; /* ids, as the tokenizer gives them */
     uint32_t n_prompt;
     struct sampling sampling;
-    uint32_t max_tokens;            /* 0: to the context's end */
+    uint32_t max_tokens; /* 0: to the context's end */
     bool ignore_eos;
     const char *stops[STOPS_MAX];
     uint32_t n_stops;
@@ -189,14 +201,16 @@ void expected_free(struct expected *e);
 
 /* Beginnings of token sequences that were sent under a scope: how much of a prompt can another request have left in a cache? */
 void oracle_forget(void);
-void oracle_note(uint64_t scope, const int32_t *tokens, uint32_t from, uint32_t n); /* beginnings of from + 1 .. n tokens */
-uint32_t oracle_known(uint64_t scope, const int32_t *tokens, uint32_t n, uint32_t at_least); /* noted so often */
+void oracle_note(uint64_t scope, const int32_t *tokens, uint32_t from,
+                 uint32_t n); /* beginnings of from + 1 .. n tokens */
+uint32_t oracle_known(uint64_t scope, const int32_t *tokens, uint32_t n,
+                      uint32_t at_least); /* noted so often */
 
 /* --- blocks.c: KV blocks; plans.c: what a step computes ------------------------------------------ */
 
 void blocks_check_plan(uint32_t slot, const struct scheduler_plan *plan);
-void plans_forget(uint32_t slot);  /* its process has ended */
+void plans_forget(uint32_t slot); /* its process has ended */
 void plans_check(uint32_t slot, const struct scheduler *s, const struct scheduler_plan *plan);
-void plans_check_work(void);       /* at the end of a run without faults: nothing was computed twice */
+void plans_check_work(void); /* at the end of a run without faults: nothing was computed twice */
 
 #endif

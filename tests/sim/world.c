@@ -72,10 +72,10 @@ static void draw_people(struct scenario *p, struct random *r)
 
 void scenario_draw(void)
 {
-    struct random r = { sim.opt.seed * 0x9e3779b97f4a7c15u + 1 };
-    sim.load = (struct random){ random_next(&r) };
-    sim.timing = (struct random){ random_next(&r) };
-    sim.faults = (struct random){ random_next(&r) };
+    struct random r = {sim.opt.seed * 0x9e3779b97f4a7c15u + 1};
+    sim.load = (struct random){random_next(&r)};
+    sim.timing = (struct random){random_next(&r)};
+    sim.faults = (struct random){random_next(&r)};
     draw_sizes(&sim.plan, &r);
     draw_people(&sim.plan, &r);
     if (sim.opt.canary) {
@@ -85,12 +85,16 @@ void scenario_draw(void)
         sim.plan.outstanding = 12;
         sim.plan.think_ns = 2 * ms;
         sim.plan.n_documents = 4;
+        sim.plan.context_tokens = 128;
+        sim.plan.max_seqs = 16;
+        sim.plan.max_rows = 200;
+        sim.plan.n_blocks = 72; /* about as many as run at once: blocks change owners all the time */
     }
     sim.now_ns = 1000 * s;
     sim.loading = true;
     const struct scenario *p = &sim.plan;
-    trace("scenario workers=%u blocks=%u seqs=%u rows=%u context=%u users=%u clients=%u", p->n_workers, p->n_blocks, p->max_seqs,
-          p->max_rows, p->context_tokens, p->n_users, p->n_clients);
+    trace("scenario workers=%u blocks=%u seqs=%u rows=%u context=%u users=%u clients=%u", p->n_workers,
+          p->n_blocks, p->max_seqs, p->max_rows, p->context_tokens, p->n_users, p->n_clients);
 }
 
 static void earlier(uint64_t *at, uint64_t other)
@@ -137,8 +141,8 @@ static bool is_over(void)
     bool ended = clients_all_ended(&open);
 
     if (sim.loading || !ended || side_n_live() > 0) {
-        sim_demand(sim.loading || sim.now_ns - sim.stopped_loading_ns < PATIENCE_S * s, "%u requests never ended (%u in the broker's table)",
-                   open, side_n_live());
+        sim_demand(sim.loading || sim.now_ns - sim.stopped_loading_ns < PATIENCE_S * s,
+                   "%u requests never ended (%u in the broker's table)", open, side_n_live());
         return false;
     }
     return pool_is_quiet();
