@@ -11,4 +11,4 @@ SIM_HELP := fake_backend gguf_writer random region_broker vocabulary worker_rig
 $(SIM): $(B)/tests/sim/main.c.o $(call objs,$(wildcard tests/sim/*.c)) $(SIM_HELP:%=$(B)/tests/support/%.c.o) \
         $(call lib,broker worker kernels common)
 	@mkdir -p $(@D)
-	$(call Q,LINK)$(CC) $(LDFLAGS) $(addprefix -Wl$(comma)--wrap=,$(SIM_WRAPS)) -o $@ $^ -lcmocka -lzmq $(COMMON_LIBS) $(LDLIBS)
+	$(call Q,LINK)$(CC) $(LDFLAGS) $(addprefix -Wl$(comma)--wrap=,$(SIM_WRAPS)) -o $@ $^ -lcmocka -lzmq -lmicrohttpd $(COMMON_LIBS) $(LDLIBS)
