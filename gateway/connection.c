@@ -2,8 +2,9 @@
  *
  * Starts with three descriptors (gateway.h), reads the host keys, gives up every privilege, and only then speaks to the network.
  * One thread, one loop: libssh's event polls the TCP socket and the door; after each turn every channel does what it can.
- * The session is non-blocking after the key exchange; no call in here waits for the peer.  If a turn takes longer than WATCHDOG_S
- * (a peer that announces absurd packet sizes can make libssh spin), SIGALRM, which nobody handles, ends this process and no other.
+ * The session is non-blocking after the key exchange; no call in here waits for the peer.  If a turn takes longer than WATCHDOG_S, or
+ * computes for WATCHDOG_CPU_S (a peer that announces a maximum packet of 10 bytes makes libssh spin), SIGALRM or SIGPROF, which nobody
+ * handles, end this process and no other.
  * The login grace is the listener's clock. */
 #include "connection.h"
 
@@ -12,6 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -175,6 +177,15 @@ static int on_door(socket_t fd, int revents, void *arg)
 
 /* --- the loop ---------------------------------------------------------------------------------- */
 
+/* Wind the clocks up for another turn. */
+static void wind_watchdog(void)
+{
+    struct itimerval cpu = { .it_value = { .tv_sec = WATCHDOG_CPU_S } };
+
+    alarm(WATCHDOG_S);
+    setitimer(ITIMER_PROF, &cpu, NULL);
+}
+
 static bool any_talk(const struct connection *c)
 {
     for (int i = 0; i < DOOR_CHANNELS; i++) {
@@ -189,7 +200,7 @@ static void loop(struct connection *c)
     int wait_ms = IDLE_POLL_MS;
 
     for (;;) {
-        alarm(WATCHDOG_S);
+        wind_watchdog();
         if (ssh_event_dopoll(c->event, wait_ms) == SSH_ERROR)
             return;
         if (ssh_get_status(c->session) & (SSH_CLOSED | SSH_CLOSED_ERROR) || c->give_up)

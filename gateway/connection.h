@@ -7,7 +7,8 @@
 enum {
     LOGIN_TRIES_MAX = 6,     /* signatures that did not let anybody in */
     LOGIN_PROBES_MAX = 64,   /* keys offered: an agent may hold many, and each costs a question to (b) only */
-    WATCHDOG_S = 60,         /* one turn of the loop takes less, or the kernel ends the process */
+    WATCHDOG_S = 60,         /* one turn of the loop takes less time, */
+    WATCHDOG_CPU_S = 5,      /* and less computing, or the kernel ends the process */
 };
 
 struct connection {
