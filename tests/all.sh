@@ -19,7 +19,7 @@ for source in tests/emu/test_*.c tests/emu/test_*.cc; do # the CUDA backend, on 
     [ -x "$program" ] && programs+=("$program")
 done
 scripts=()
-for script in tests/integration/test_*.sh tests/integration/test_*.py; do
+for script in tests/integration/test_*.sh tests/integration/test_*.py tests/gpu/test_*.sh; do
     [ -f "$script" ] && scripts+=("$script")
 done
 export WEIR_BUILD=$build

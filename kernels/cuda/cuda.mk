@@ -18,7 +18,7 @@ CUDA_C       := $(wildcard kernels/cuda/*.c) kernels/cpu/pack.c kernels/cpu/rope
                 $(patsubst %,common/%.c,error status log clock utf8 version)
 NVFLAGS      := -std=c++17 -O3 -g -lineinfo --fmad=false -D_Static_assert=static_assert \
                 -Werror missing-launch-bounds,default-stream-launch,cross-execution-space-call,reorder \
-                -Xptxas --warn-on-spills,--warning-as-error \
+                -Xptxas -v,--warn-on-spills,--warning-as-error \
                 -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall,-Wno-unknown-pragmas \
                 -Xcompiler -iquote,.,-iquote,include
 NVARCHS       = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
@@ -38,11 +38,15 @@ $(CUDA_PLUGIN): $(patsubst %,$(B)/pic/%.o,$(CUDA_SOURCES) $(CUDA_C))
 
 $(B)/pic/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(call Q,NVCC)$(NVCC) $(NVFLAGS) $(NVARCHS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(call Q,NVCC)$(NVCC) $(NVFLAGS) $(NVARCHS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2>$@.ptxas || { cat $@.ptxas; exit 1; }
 $(B)/pic/%.c.o: %.c
 	@mkdir -p $(@D)
 	$(call Q,CC)$(CC) $(CPPFLAGS) $(CFLAGS) -iquote . -fPIC -fvisibility=hidden -c -o $@ $<
 $(B)/pic/common/version.c.o: CPPFLAGS += -DWEIR_VERSION='"$(VERSION)"' -DWEIR_BUILD_ID='"$(BUILD_ID)"'
 $(B)/pic/common/version.c.o: $(B)/build-id
 
-.PHONY: cuda
+# What the kernels take of a multiprocessor must not grow unseen.
+cuda-resources: $(CUDA_PLUGIN)
+	@tests/gpu/resources.sh $(B)
+
+.PHONY: cuda cuda-resources
