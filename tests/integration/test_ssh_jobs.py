@@ -329,5 +329,40 @@ def test_a_lost_connection_submits_nothing():
         check_eq(rig.json("list --json")["jobs"], [], "no job")
 
 
+def test_a_full_disk_is_waited_for():
+    """The state folder on a small tmpfs that is filled in the middle of a job, and emptied again."""
+    with Rig() as rig:
+        os.makedirs(rig.state)
+        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m,mode=0750", "tmpfs", rig.state], capture_output=True)
+        if mount.returncode != 0:
+            print("     (no right to mount a tmpfs: not tried)")
+            return
+        try:
+            rig.add_user("alice")
+            rig.broker_args = ["--delay-ms", "200"]
+            rig.start()
+            ids = ["n%d" % n for n in range(2500)]
+            job = rig.submit([{"id": i, "prompt": i + " x" * 100} for i in ids])
+            wait_until(lambda: rig.json("status --json " + job)["request_counts"]["completed"] > 50, 20, "some answers")
+            ballast = os.open(os.path.join(rig.state, "ballast"), os.O_WRONLY | os.O_CREAT)
+            try:
+                while os.write(ballast, b"\0" * 4096) > 0:
+                    pass
+            except OSError:
+                os.close(ballast)
+            note = wait_until(lambda: rig.json("status --json " + job)["note"], 30, "status says what it waits for")
+            check("disk" in note, note)
+            check_eq(rig.ssh("submit", '{"prompt":"y"}\n' * 2000).returncode in (4, 8), True, "a submit is refused")
+            time.sleep(1)
+            os.unlink(os.path.join(rig.state, "ballast"))
+            check_eq(rig.ssh("wait " + job, timeout=60).returncode, 0, "wait")
+            answers, errors = check_once(rig, job, ids)
+            check_eq(len(answers), 2500, "answers")
+            rig.stop()
+        finally:
+            rig.stop()
+            subprocess.run(["umount", rig.state], check=False)
+
+
 if __name__ == "__main__":
     run_tests([f for n, f in sorted(globals().items()) if n.startswith("test_")])
