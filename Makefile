@@ -64,7 +64,7 @@ COMMON_LIBS := -lmsgpackc -linih -lxxhash
 $(B)/bin/weir-broker:  LDLIBS += -lzmq -lmicrohttpd $(COMMON_LIBS)
 $(B)/bin/weir-worker:  LDLIBS += $(COMMON_LIBS)
 $(B)/bin/weir:         LDLIBS += -lzmq -ljansson $(COMMON_LIBS)
-$(B)/bin/weir-gateway: LDLIBS += -lzmq -lssh -lsqlite3 -ljansson -lz -lzstd $(COMMON_LIBS)
+$(B)/bin/weir-gateway: LDLIBS += -lmicrohttpd -lzmq -lssh -lsqlite3 -ljansson -lz -lzstd $(COMMON_LIBS)
 
 $(PROGRAMS):
 	@mkdir -p $(@D)

@@ -323,6 +323,7 @@ static bool quiet(const struct broker *b)
 
 static void publish_metrics(struct broker *b)
 {
+    struct metrics_health health = { .at_ns = b->now_ns };
     char *page;
     size_t n;
 
@@ -330,8 +331,8 @@ static void publish_metrics(struct broker *b)
         return;
     b->metrics_due_ns = b->now_ns + METRICS_MS * ms_ns;
     metrics_page(b, &page, &n);
-    if (page != NULL)
-        metrics_publish(b->metrics, page, n);
+    health.ready = metrics_ready(b, &health.why);
+    metrics_publish(b->metrics, page, n, &health);
 }
 
 static void tick(struct broker *b)

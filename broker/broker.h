@@ -37,6 +37,7 @@ enum {
     TICK_IDLE_MS = 500,
     BLOCKED_RETRY_MS = 5,     /* a client whose queue is full is tried again after so long */
     METRICS_MS = 1000,        /* a new page of metrics so often */
+    METRICS_USERS_MAX = 200,  /* users with series of their own */
     LATE_REPLIES_MAX = 4096,  /* answers that are no request's, waiting for room in a client's queue */
     SCOPE_SECRET_BYTES = 192,
     UID_NAMES = 64,
@@ -66,10 +67,12 @@ struct uid_name {
 
 struct totals {
     uint64_t accepted, done, failed, cancelled, refused, malformed, takeovers, tokens;
+    uint64_t prompt_tokens, cached_tokens; /* of requests that began */
+    uint64_t errors[ERR_COUNT];            /* ended in, or refused with */
 };
 
 struct times {                /* of requests: [0] interactive, [1] batch */
-    struct histogram queue[2], first_token[2], total[2];
+    struct histogram queue[2], first_token[2], token_interval[2], total[2];
 };
 
 enum broker_state { BROKER_RUNNING, BROKER_DRAINING, BROKER_STOPPING };
@@ -169,5 +172,7 @@ void report_status(struct broker *b, struct span id);
 
 /* Gives *ret_page (free()) of *ret_n bytes; NULL without memory. */
 void metrics_page(const struct broker *b, char **ret_page, size_t *ret_n);
+/* Can the pool answer now?  If not, *ret_why. */
+bool metrics_ready(const struct broker *b, const char **ret_why);
 
 #endif

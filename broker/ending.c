@@ -73,6 +73,7 @@ void ending_error(struct broker *b, uint32_t request, const struct error *error,
     r->end = END_ERROR;
     r->error = *error;
     r->retry_after_ms = retry_after_ms;
+    b->totals.errors[error->code]++;
     b->totals.failed += error->code != ERR_CANCELLED;
     b->totals.cancelled += error->code == ERR_CANCELLED;
     stop_work(b, r, request);

@@ -50,6 +50,8 @@ static enum status on_started(struct broker *b, struct worker *w, uint32_t reque
         r->was_started = true;
         r->prompt_tokens = prompt;
         r->cached_tokens = cached;
+        b->totals.prompt_tokens += prompt;
+        b->totals.cached_tokens += cached;
     }
     if (record_head(&r->record)->prompt_kind == WORK_PROMPT_TEXT && prompt > 0) {
         double *average = &b->models[r->model].bytes_per_token;
@@ -114,6 +116,9 @@ static enum status on_token(struct broker *b, struct worker *w, uint32_t request
         r->first_token_ns = b->now_ns;
         histogram_add(&b->times.first_token[r->batch], (double)(b->now_ns - r->arrived_ns) / 1e9);
     }
+    if (c->last_token_ns != 0)
+        histogram_add(&b->times.token_interval[r->batch], (double)(b->now_ns - c->last_token_ns) / 1e9);
+    c->last_token_ns = b->now_ns;
     memcpy(r->numerics_id, w->card.numerics_id, sizeof(r->numerics_id));
     int32_t id = e->head.token.id;
     enum status st = requests_append(&b->requests, &c->ids, &id, sizeof(id));

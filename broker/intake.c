@@ -28,6 +28,7 @@ typedef void message_handler(struct broker *b, const struct sender *from, const 
 static void refuse(struct broker *b, const struct sender *from, struct span id, uint32_t retry_after_ms, const struct error *error)
 {
     b->totals.refused++;
+    b->totals.errors[error->code]++;
     delivery_error(b, &from->peer, id, error, retry_after_ms);
 }
 

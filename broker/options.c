@@ -40,7 +40,7 @@ const struct config_key options_keys[] = {
     { .name = "slow-reader-seconds", .type = CONFIG_MS, .fallback = "60s", .value = "TIME", .min = 100, .max = 86400e3,
       .help = "a client that takes nothing of a full backlog for so long loses the request" },
     { .name = "metrics-port", .type = CONFIG_U64, .fallback = "0", .value = "PORT", .max = 65535,
-      .help = "serve numbers for Prometheus at http://METRICS-ADDRESS:PORT/metrics; 0: do not" },
+      .help = "serve numbers for Prometheus at http://METRICS-ADDRESS:PORT/metrics, and /healthz, /readyz; 0: do not" },
     { .name = "metrics-address", .type = CONFIG_STRING, .fallback = "127.0.0.1", .value = "ADDRESS",
       .help = "IPv4 or IPv6 address for it" },
     { .name = "ready-fd", .type = CONFIG_U64, .value = "FD", .min = 3, .max = 1 << 20,

@@ -46,6 +46,7 @@ struct choice {
     struct bytes logprobs;  /* u32 length, then the payload of EVENT_TOKEN; one a token from n_sent on */
     enum finish_reason reason;
     int32_t stop_index;
+    uint64_t last_token_ns; /* when its last token came; 0: none has */
     bool finished;
 };
 

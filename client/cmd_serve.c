@@ -70,10 +70,16 @@ static const struct config_key keys[] = {
      .help = "of the broker's /metrics (default: none)",
      .min = 1,
      .max = 65535},
+    {.name = "gateway-metrics-port",
+     .type = CONFIG_U64,
+     .value = "PORT",
+     .help = "of the gateway's /metrics (default: none)",
+     .min = 1,
+     .max = 65535},
     {.name = "metrics-address",
      .type = CONFIG_STRING,
      .value = "ADDRESS",
-     .help = "of the same (default: 127.0.0.1)"},
+     .help = "of both (default: 127.0.0.1)"},
     {.name = "state-dir", .type = CONFIG_STRING, .value = "DIR", .help = "jobs, users, host keys"},
     {.name = "runtime-dir", .type = CONFIG_STRING, .value = "DIR", .help = "the broker's socket"},
     {.name = "log-level", .type = CONFIG_STRING, .value = "LEVEL", .help = "error, warn, info or debug"},
@@ -131,6 +137,8 @@ static void prepare_children(struct server *s)
     serve_child_init(&s->gateway, "weir-gateway");
     serve_child_add_number(&s->gateway, "--ssh-port", config_u64(c, "ssh-port"));
     pass_list(&s->gateway, c, "listen", "--listen");
+    pass_number(&s->gateway, c, "gateway-metrics-port", "--metrics-port");
+    pass_text(&s->gateway, c, "metrics-address", "--metrics-address");
     pass_text(&s->gateway, c, "log-level", "--log-level");
     serve_child_add(&s->gateway, "--runtime-dir", s->runtime_dir);
     serve_child_add(&s->gateway, "--state-dir", s->state_dir);

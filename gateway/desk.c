@@ -120,6 +120,8 @@ static void conn_free(struct desk *d, struct conn *c)
         desk_stop_op(d, c, &c->ops[i]);
     while (c->queue != NULL)
         free_queued(c);
+    if (c->user[0] == '\0' && c->probes > 0)
+        tally_add(&d->logins_refused, "no_known_key");
     if (c->user[0] == '\0' && c->probes > 0) /* one line a connection, of a form that fail2ban can read */
         log_warn("login_failed", "peer=%s address=%s keys_offered=%u", c->peer, c->address, c->probes);
     else if (c->user[0] != '\0')
@@ -410,10 +412,12 @@ static void on_login(struct desk *d, struct conn *c, struct op *op, struct door_
     if (u == NULL) {
         log_warn("login_refused", "peer=%s address=%s ssh_user=%s reason=%s", c->peer, c->address,
                  log_quote(quoted, sizeof quoted, name), reason);
+        tally_add(&d->logins_refused, reason);
         refuse_key(d, c, op);
         return;
     }
     memcpy(c->user, u->name, sizeof c->user);
+    d->n_logins++;
     log_info("login", "user=%s peer=%s ssh_user=%s key_type=%.*s", c->user, c->peer,
              log_quote(quoted, sizeof quoted, name), (int)type.n, (const char *)type.at);
     tell_listener(d, c->number);

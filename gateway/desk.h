@@ -14,6 +14,7 @@
 #include "job_store.h"
 #include "pool_link.h"
 #include "runner.h"
+#include "tally.h"
 #include "users.h"
 
 enum {
@@ -66,6 +67,8 @@ struct desk {
     struct pool_link *link;
     struct runner *runner;
     struct users users;
+    uint64_t n_logins;                /* since the start, for the metrics */
+    struct tally logins_refused;
     char users_path[4096];
     int64_t users_mtime_ns;
     uint64_t users_ino;

@@ -6,6 +6,8 @@
  *        └────► (c) connection ────────────────────┘
  *               libssh, nothing else       socketpair (door.h)
  *
+ *   (d) metrics: serves /metrics, /healthz, /readyz from memory that (a) and (b) write; only with --metrics-port
+ *
  * Descriptors that (b) and (c) find open at their start: */
 #ifndef GATEWAY_H
 #define GATEWAY_H
@@ -20,6 +22,8 @@ enum {
     FD_CONTROL = 3,    /* (b): to the listener */
     FD_CLIENT = 3,     /* (c): the TCP connection */
     FD_DOOR = 4,       /* (c): to (b) */
+    FD_BOARD = 4,      /* (b): the board, see board.h */
+    FD_METRICS_SOCKET = 3, FD_BOARD_OF_METRICS = 4, /* (d): a listening socket, and the board */
     FD_KIT = 5,        /* (c): a sealed memfd: str ed25519 key, str rsa key, u32 login grace in seconds, u32 log level */
 };
 
@@ -38,6 +42,7 @@ MUST_CHECK enum status gateway_places_find(const struct config *c, struct gatewa
 int listener_run(const struct config *c, const struct gateway_places *places, int argc, char *const *argv);
 int jobs_run(const struct config *c, const struct gateway_places *places);
 int connection_run(void);
+int metrics_process_run(void);
 /* `weir-gateway user add|remove|list ...` */
 int user_command_run(const struct config *c, const struct gateway_places *places);
 

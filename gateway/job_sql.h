@@ -65,6 +65,7 @@
     X(LIST, JOB_SQL_SELECT "user=?1 AND state<>8 AND (state<4 OR ended_ms>=?2) ORDER BY seq DESC")           \
     X(UNFINISHED, JOB_SQL_SELECT "state<4 ORDER BY seq")                                                     \
     X(COUNT_OPEN, "SELECT count(*) FROM jobs WHERE user=?1 AND state<4")                                     \
+    X(COUNT_STATES, "SELECT state, count(*) FROM jobs GROUP BY state")                                       \
     X(DELETED, JOB_SQL_SELECT "state=8 LIMIT 1")                                                             \
     X(DROP_LINES, "DELETE FROM lines WHERE job=?1 AND line IN"                                               \
                   " (SELECT line FROM lines WHERE job=?1 LIMIT ?2)")                                         \

@@ -436,6 +436,24 @@ enum status job_store_count_open(struct job_store *s, const char *user, uint64_t
     return st;
 }
 
+enum status job_store_count_states(struct job_store *s, uint64_t ret_n[JOB_STATES])
+{
+    sqlite3_stmt *q = s->statements[S_COUNT_STATES];
+    uint64_t n[JOB_STATES] = { 0 };
+    int rc;
+
+    while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
+        int state = sqlite3_column_int(q, 0);
+        if (state >= 0 && state < JOB_STATES)
+            n[state] = (uint64_t)sqlite3_column_int64(q, 1);
+    }
+    enum status st = rc == SQLITE_DONE ? ST_OK : failed(s, "count_states");
+    sqlite3_reset(q);
+    if (st == ST_OK)
+        memcpy(ret_n, n, sizeof n);
+    return st;
+}
+
 /* --- lines ---------------------------------------------------------------------------------------- */
 
 enum status job_store_add_line(struct job_store *s, int64_t seq, const struct line_ref *line,

@@ -115,6 +115,9 @@ MUST_CHECK enum status job_store_each(struct job_store *s, const char *user, int
 /* Jobs of a user that have not ended. */
 MUST_CHECK enum status job_store_count_open(struct job_store *s, const char *user, uint64_t *ret_n);
 
+/* How many jobs there are in each state. */
+MUST_CHECK enum status job_store_count_states(struct job_store *s, uint64_t ret_n[JOB_STATES]);
+
 /* Remove at most so many lines of a deleted job; when none is left remove(row) removes its files, then its row goes.
  * *ret_left: there is more to do. */
 MUST_CHECK enum status job_store_sweep(struct job_store *s, unsigned lines_max, void (*remove)(const struct job_row *, void *), void *arg,

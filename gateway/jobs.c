@@ -17,6 +17,7 @@
 #include "clock.h"
 #include "desk.h"
 #include "gateway.h"
+#include "jobs_page.h"
 #include "log.h"
 #include "sandbox.h"
 
@@ -29,7 +30,8 @@ struct jobs {
     struct runner runner;
     struct desk desk;
     int epoll, signals, link_fd; /* link_fd: which one epoll has; -1 */
-    uint64_t ttl_ms, expired_ns;
+    struct board *board;         /* NULL: nobody shows our numbers */
+    uint64_t ttl_ms, expired_ns, page_ns;
     bool stopping;
 };
 
@@ -110,6 +112,14 @@ static void step_upkeep(struct jobs *j)
         d->sweep_left = true; /* the sweep finds out whether there is anything */
 }
 
+static void step_page(struct jobs *j)
+{
+    if (j->board == NULL || j->desk.now_ns - j->page_ns < JOBS_PAGE_MS * 1000000ull)
+        return;
+    j->page_ns = j->desk.now_ns;
+    jobs_page_write(&j->board->pages[BOARD_JOBS], &j->desk);
+}
+
 static int wait_ms(const struct jobs *j)
 {
     uint64_t now = clock_now_ns();
@@ -142,6 +152,7 @@ static void loop(struct jobs *j)
         runner_step(&j->runner, j->desk.now_ns, j->desk.real_ms);
         desk_step(&j->desk);
         step_upkeep(j);
+        step_page(j);
         if (n == 0)
             desk_reload_users(&j->desk, false);
     }
@@ -203,6 +214,9 @@ static enum status start(struct jobs *j, const struct config *c, const struct ga
     snprintf(j->desk.users_path, sizeof j->desk.users_path, "%s", places->users_file);
     desk_reload_users(&j->desk, true);
     j->ttl_ms = config_u64(c, "job-ttl");
+    fcntl(FD_BOARD, F_SETFD, FD_CLOEXEC);
+    if (config_u64(c, "metrics-port") != 0 && board_map(FD_BOARD, true, &j->board) != ST_OK)
+        log_warn("metrics", "what=board error=%d", errno); /* jobs go on without */
     fcntl(FD_CONTROL, F_SETFL, O_NONBLOCK);
     fcntl(FD_CONTROL, F_SETFD, FD_CLOEXEC);
     if (watch_fd(j, FD_CONTROL, &tag_control) != ST_OK || open_signals(j) != ST_OK)

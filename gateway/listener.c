@@ -26,14 +26,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "board.h"
 #include "clock.h"
 #include "gateway.h"
 #include "host_keys.h"
 #include "log.h"
+#include "metrics.h"
 #include "sandbox.h"
 #include "startups.h"
+#include "tally.h"
 
-enum { LISTEN_SOCKETS_MAX = 16, BACKLOG = 1024, STOP_MS_MAX = 15000, RESTART_MS_MAX = 10000, FIRST_BYTE_MS = 200 };
+enum { LISTEN_SOCKETS_MAX = 16, BACKLOG = 1024, STOP_MS_MAX = 15000, RESTART_MS_MAX = 10000, FIRST_BYTE_MS = 200, PAGE_MS = 1000 };
 
 struct child {
     uint64_t number; /* of the connection; 0: free slot */
@@ -57,6 +60,12 @@ struct listener {
     struct startups startups;
     struct child children[CONNECTIONS_MAX];
     size_t n_children;
+    int board_fd, metrics_fd; /* metrics_fd: listening socket for (d); -1: no metrics */
+    struct board *board;
+    pid_t metrics;
+    uint64_t metrics_restart_ns, page_ns;
+    uint64_t n_accepted, n_jobs_restarts, n_died;
+    struct tally refused, dropped;
     int argc;
     char *const *argv;
 };
@@ -102,7 +111,7 @@ static enum status start_jobs(struct listener *l)
         argv[i + 1] = l->argv[i];
     pid_t pid = fork();
     if (pid == 0)
-        become(&pair[1], 1, argv);
+        become((int[]){ pair[1], l->board_fd }, 2, argv);
     free(argv);
     close(pair[1]);
     if (pid < 0) {
@@ -114,6 +123,18 @@ static enum status start_jobs(struct listener *l)
     l->control = pair[0];
     l->jobs_ready = false;
     return ST_OK;
+}
+
+/* It needs nothing of us but what it finds open, and is started again when it ends. */
+static void start_metrics(struct listener *l)
+{
+    pid_t pid = fork();
+
+    if (pid == 0)
+        become((int[]){ l->metrics_fd, l->board_fd }, 2,
+               (char *[]){ (char[]){ "weir-gateway: metrics" }, (char[]){ "metrics-process" }, NULL });
+    l->metrics = pid > 0 ? pid : 0;
+    l->metrics_restart_ns = clock_now_ns() + RESTART_MS_MAX * 1000000ull;
 }
 
 static pid_t start_connection(int kit, int sock, int door, const char *peer)
@@ -250,6 +271,7 @@ static void drop_startup(struct listener *l, uint64_t number, const char *reason
     startups_remove(&l->startups, number);
     if (c == NULL)
         return;
+    tally_add(&l->dropped, reason);
     log_info("drop", "connection=%" PRIu64 " peer=%s reason=%s", number, c->peer, reason);
     drop_socket(c);
     if (c->pid > 0)
@@ -348,6 +370,7 @@ static void start_child(struct listener *l, struct child *c)
         log_error("door", "error=%d", errno);
     } else if (announce(l, c->number, c->peer, pair[0]) != ST_OK) {
         log_warn("refused", "peer=%s reason=jobs_process", c->peer);
+        tally_add(&l->refused, "jobs_process");
     } else {
         c->pid = start_connection(l->kit, c->sock, pair[1], c->peer);
         started = c->pid > 0;
@@ -380,11 +403,13 @@ static void on_accepted(struct listener *l, int sock, const struct sockaddr_stor
     uint8_t source[16];
     struct child *slot;
 
+    l->n_accepted++;
     describe_peer(from, peer, sizeof peer, source);
     make_room(l, source);
     slot = child_by_number(l, 0);
     if (slot == NULL) {
         log_warn("refused", "peer=%s reason=connections limit=%d", peer, CONNECTIONS_MAX);
+        tally_add(&l->refused, "connections");
         close(sock);
         return;
     }
@@ -431,6 +456,7 @@ static void accept_some(struct listener *l, int listening)
 static void on_jobs_ended(struct listener *l, int status)
 {
     l->jobs = 0;
+    l->n_jobs_restarts++;
     if (l->control >= 0)
         close(l->control);
     l->control = -1;
@@ -460,12 +486,18 @@ static void reap(struct listener *l)
             on_jobs_ended(l, status);
             continue;
         }
+        if (pid == l->metrics) {
+            l->metrics = 0;
+            if (!l->stopping)
+                log_warn("metrics_ended", "status=%d", status);
+            continue;
+        }
         for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
             struct child *c = &l->children[i];
             if (c->number == 0 || c->pid != pid)
                 continue;
             if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL && WTERMSIG(status) != SIGTERM)
-                log_warn("connection_died", "connection=%" PRIu64 " signal=%d", c->number, WTERMSIG(status));
+                l->n_died++, log_warn("connection_died", "connection=%" PRIu64 " signal=%d", c->number, WTERMSIG(status));
             startups_remove(&l->startups, c->number);
             drop_socket(c);
             free_slot(l, c);
@@ -483,6 +515,8 @@ static void begin_stop(struct listener *l)
     for (size_t i = 0; i < l->n_sockets; i++)
         close(l->sockets[i]);
     l->n_sockets = 0;
+    if (l->metrics > 0)
+        kill(l->metrics, SIGTERM);
     if (l->jobs > 0)
         kill(l->jobs,
              SIGTERM); /* it commits what has come and closes the doors; connection processes follow */
@@ -543,6 +577,41 @@ static void on_control(struct listener *l)
     }
 }
 
+/* --- numbers ----------------------------------------------------------------------------------- */
+
+static void write_page(struct listener *l, uint64_t now)
+{
+    static char text[16 << 10];
+    FILE *f = fmemopen(text, sizeof text, "w");
+
+    if (f == NULL)
+        return;
+    l->page_ns = now;
+    metrics_head(f, "weir_ssh_connections_total", "counter", "TCP connections accepted.");
+    fprintf(f, "weir_ssh_connections_total %" PRIu64 "\n", l->n_accepted);
+    metrics_head(f, "weir_ssh_connections", "gauge", "TCP connections open, logged in or not.");
+    fprintf(f, "weir_ssh_connections %zu\n", l->n_children);
+    tally_print(&l->refused, f, "weir_ssh_connections_refused_total", "reason", "Connections closed at once.");
+    tally_print(&l->dropped, f, "weir_ssh_connections_dropped_total", "reason", "Connections ended before they had logged in.");
+    metrics_head(f, "weir_gateway_connection_crashes_total", "counter", "Connection processes that died of a signal.");
+    fprintf(f, "weir_gateway_connection_crashes_total %" PRIu64 "\n", l->n_died);
+    metrics_head(f, "weir_gateway_jobs_restarts_total", "counter", "Times the jobs process ended and was started again.");
+    fprintf(f, "weir_gateway_jobs_restarts_total %" PRIu64 "\n", l->n_jobs_restarts);
+    long n = ftell(f);
+    if (fclose(f) == 0 && n > 0 && board_write(&l->board->pages[BOARD_LISTENER], text, (size_t)n, true, "", now) != ST_OK)
+        log_error("metrics", "what=page bytes=%ld", n);
+}
+
+static void see_to_metrics(struct listener *l, uint64_t now)
+{
+    if (l->metrics_fd < 0 || l->stopping)
+        return;
+    if (now - l->page_ns >= PAGE_MS * 1000000ull)
+        write_page(l, now);
+    if (l->metrics == 0 && now >= l->metrics_restart_ns)
+        start_metrics(l);
+}
+
 /* --- the loop ---------------------------------------------------------------------------------- */
 
 static int next_timeout_ms(const struct listener *l, uint64_t now)
@@ -556,6 +625,8 @@ static int next_timeout_ms(const struct listener *l, uint64_t now)
     }
     if (l->jobs == 0 && !l->stopping && l->jobs_restart_ns < next)
         next = l->jobs_restart_ns;
+    if (l->metrics_fd >= 0 && !l->stopping && l->page_ns + PAGE_MS * 1000000ull < next)
+        next = l->page_ns + PAGE_MS * 1000000ull;
     if (l->stopping && l->stop_ns + STOP_MS_MAX * 1000000ull < next)
         next = l->stop_ns + STOP_MS_MAX * 1000000ull;
     if (next == UINT64_MAX)
@@ -569,6 +640,7 @@ static void on_time(struct listener *l)
 {
     uint64_t now = clock_now_ns(), number;
 
+    see_to_metrics(l, now);
     while ((number = startups_overdue(&l->startups, now)) != 0)
         drop_startup(l, number, "login_grace");
     for (size_t i = 0; i < CONNECTIONS_MAX && l->startups.n <= l->startups.free && !l->stopping; i++) {
@@ -582,6 +654,8 @@ static void on_time(struct listener *l)
         log_error("stop", "overdue=%zu", l->n_children);
         if (l->jobs > 0)
             kill(l->jobs, SIGKILL);
+        if (l->metrics > 0)
+            kill(l->metrics, SIGKILL);
         for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
             if (l->children[i].number != 0)
                 kill(l->children[i].pid, SIGKILL);
@@ -629,7 +703,7 @@ static bool turn(struct listener *l)
 
 static void loop(struct listener *l)
 {
-    while (!l->stopping || l->jobs > 0 || l->n_children > 0) {
+    while (!l->stopping || l->jobs > 0 || l->metrics > 0 || l->n_children > 0) {
         if (!turn(l))
             return;
     }
@@ -659,8 +733,14 @@ static enum status prepare(struct listener *l, const struct config *c, const str
         return st;
     }
     st = listen_everywhere(l, c, err);
+    if (st == ST_OK && config_u64(c, "metrics-port") != 0)
+        st = metrics_listen(config_string(c, "metrics-address"), (uint16_t)config_u64(c, "metrics-port"), &l->metrics_fd, err);
     if (st != ST_OK)
         return st;
+    if (board_create(&l->board_fd) != ST_OK || board_map(l->board_fd, true, &l->board) != ST_OK) {
+        error_set(err, ERR_INTERNAL, NULL, "cannot make the memory of the metrics: %s", strerror(errno));
+        return ST_SYSTEM;
+    }
     sigemptyset(&set);
     for (size_t i = 0; i < 4; i++)
         sigaddset(&set, (int[]){ SIGCHLD, SIGTERM, SIGINT, SIGHUP }[i]);
@@ -681,7 +761,7 @@ int listener_run(const struct config *c, const struct gateway_places *places, in
         return EXIT_FAILURE;
     l->argc = argc;
     l->argv = argv;
-    l->control = l->kit = l->signals = -1;
+    l->control = l->kit = l->signals = l->board_fd = l->metrics_fd = -1;
     l->next_number = 1;
     l->jobs_restart_ms = 100;
     l->ready_fd = config_is_set(c, "ready-fd") ? (int)config_u64(c, "ready-fd") : -1;

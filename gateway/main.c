@@ -31,6 +31,17 @@ const struct config_key gateway_keys[] = {
       .value = "ENDPOINT",
       .help = "the broker, where it is not in the runtime folder" },
     { .name = "key", .type = CONFIG_STRING, .value = "FILE", .help = "`user add`: a public key file" },
+    { .name = "metrics-port",
+      .type = CONFIG_U64,
+      .fallback = "0",
+      .value = "PORT",
+      .max = 65535,
+      .help = "serve numbers for Prometheus at http://METRICS-ADDRESS:PORT/metrics, and /healthz, /readyz; 0: do not" },
+    { .name = "metrics-address",
+      .type = CONFIG_STRING,
+      .fallback = "127.0.0.1",
+      .value = "ADDRESS",
+      .help = "IPv4 or IPv6 address for it" },
     { .name = "ready-fd",
       .type = CONFIG_U64,
       .value = "FD",
@@ -172,6 +183,8 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     if (argc > 1 && strcmp(argv[1], "connection-process") == 0)
         return connection_run();
+    if (argc > 1 && strcmp(argv[1], "metrics-process") == 0)
+        return metrics_process_run();
     if (config_load(gateway_keys, gateway_n_keys, "gateway", argc - jobs, argv + jobs, &c, &err) != ST_OK)
         return usage(err.message);
     if (config_help_wanted(c)) {

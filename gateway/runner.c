@@ -276,6 +276,7 @@ static void retry_later(struct flight *f, uint64_t wait_ms, uint64_t now_ns)
     j->retries[j->n_retries++] =
         (struct retry){ .line = f->line, .tries = f->tries, .due_ns = now_ns + wait_ms * 1000000 };
     j->n_retried++;
+    f->runner->n_retried++;
 }
 
 static uint64_t pause_ms(uint32_t tries, uint32_t advice_ms)

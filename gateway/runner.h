@@ -71,6 +71,7 @@ struct runner {
     uint64_t feed_not_before_ns;        /* after "busy" */
     uint64_t turn;                      /* counts feeds */
     uint64_t last_flush_ns;
+    uint64_t n_answered, n_failed, n_retried, n_refused; /* lines since the start; commits that the disk refused */
 };
 
 MUST_CHECK enum status runner_init(struct runner *r, struct job_store *store, struct job_files *files, struct pool_link *link,

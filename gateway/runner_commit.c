@@ -207,8 +207,11 @@ static void on_committed(struct runner *r)
         j->note[0] = '\0';
         j->version++;
     }
-    for (size_t i = 0; i < r->n_records; i++)
+    for (size_t i = 0; i < r->n_records; i++) {
+        r->n_answered += r->records[i].answered;
+        r->n_failed += !r->records[i].answered;
         free(r->records[i].text);
+    }
     r->n_records = 0;
     r->record_bytes = 0;
 }
@@ -218,6 +221,7 @@ static void on_refused(struct runner *r, int error, uint64_t now_ns)
 {
     log_error("commit", "records=%zu error=%d text=\"%s\" retry_ms=%d", r->n_records, error, strerror(error),
               RUNNER_DISK_PAUSE_MS);
+    r->n_refused++;
     for (struct job *j = r->jobs; j != NULL; j = j->next) {
         if (j->n_pending == 0)
             continue;

@@ -12,6 +12,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -194,7 +195,7 @@ static enum status filter(void)
 
 #endif
 
-enum status sandbox_enter(unsigned long long file_bytes_max)
+static enum status enter(unsigned long long file_bytes_max, bool filtered)
 {
     enum status st = drop_privileges();
 
@@ -209,7 +210,17 @@ enum status sandbox_enter(unsigned long long file_bytes_max)
         st = limit(RLIMIT_NPROC, 0, "processes");
     if (st == ST_OK && !SANITIZED)
         st = limit(RLIMIT_DATA, DATA_BYTES_MAX, "memory");
-    if (st == ST_OK && !SANITIZED)
+    if (st == ST_OK && !SANITIZED && filtered)
         st = filter();
     return st;
+}
+
+enum status sandbox_enter(unsigned long long file_bytes_max)
+{
+    return enter(file_bytes_max, true);
+}
+
+enum status sandbox_enter_server(void)
+{
+    return enter(0, false);
 }

@@ -51,7 +51,7 @@ class Serve:
         self.command = [WEIR, "serve", "--model", model, "--workers", str(workers), "--threads", "1", "--kv-bytes", "4M",
                         "--ssh-port", "0", "--listen", "127.0.0.1", "--state-dir", self.state, "--runtime-dir", self.run]
         if metrics:
-            self.command += ["--metrics-port", str(self.metrics_port)]
+            self.command += ["--metrics-port", str(self.metrics_port), "--gateway-metrics-port", str(self.gateway_metrics_port)]
         self.command += list(args)
         self.process = None
         self.start()

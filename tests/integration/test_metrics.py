@@ -1,0 +1,129 @@
+"""The pages that Prometheus reads: every name by its rules (promtool, where it is there), numbers that are those of what was done,
+health that follows the pool, and a process that shows the gateway's numbers and can do nothing else."""
+import os, re, shutil, signal, subprocess, sys, time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+from serve_rig import Serve, main, wait_until
+
+
+def series(page):
+    """{name with labels: value}"""
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if not line.startswith("#")}
+
+
+def check_page(page, prefix="weir_"):
+    """What promtool checks and a little more, so that it holds without promtool too."""
+    kinds = dict(line.split(" ")[2:4] for line in page.splitlines() if line.startswith("# TYPE"))
+    helps = [line.split(" ")[2] for line in page.splitlines() if line.startswith("# HELP")]
+    assert sorted(kinds) == sorted(helps) == sorted(set(helps)), helps
+    for s in series(page):
+        name = s.split("{")[0]
+        base = re.sub("_(bucket|sum|count)$", "", name)
+        kind = kinds.get(name) or kinds[base]
+        assert name.startswith(prefix), name
+        assert (kind == "counter") == name.endswith("_total"), (name, kind)
+    if shutil.which("promtool"):
+        r = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, text=True)
+        assert r.returncode == 0 and not r.stderr, r.stderr
+
+
+def numbers_are_those_of_what_was_done():
+    with Serve(workers=2) as pool:
+        pool.add_user("ann")
+        pool.ssh("ann", "submit", "--name", "j", input="".join('{"prompt": "one two three %d", "max_tokens": 5, "ignore_eos": true}\n' % i
+                                                               for i in range(8)) + '{"prompt": 3}\n')
+        pool.ssh("ann", "wait", "j", code=1)
+        for _ in range(3):  # at least two meet on one of two workers
+            pool.weir("generate", "--max-tokens", "4", "--ignore-eos", "the same long words, again and again, and then once more")
+        pool.weir("generate", "--model", "nobody", "x", code=1)
+        time.sleep(2.5)
+        code, page = pool.get("/metrics")
+        assert code == 200
+        check_page(page)
+        s = series(page)
+        assert s['weir_requests_total{result="done"}'] == 11 and s['weir_request_errors_total{code="model_not_found"}'] == 1, page
+        assert s["weir_tokens_generated_total"] == 52
+        assert s['weir_token_interval_seconds_count{class="batch"}'] == 32 and s['weir_token_interval_seconds_count{class="interactive"}'] == 9
+        assert s['weir_first_token_seconds_count{class="batch"}'] == 8 and s['weir_queue_seconds_count{class="batch"}'] == 8
+        assert 0 < s["weir_prompt_cached_tokens_total"] < s["weir_prompt_tokens_total"]
+        assert s['weir_user_tokens_total{user="ann",kind="completion"}'] == 40
+        assert sum(v for k, v in s.items() if k.startswith("weir_worker_decode_tokens_total")) >= 52
+        assert sum(v for k, v in s.items() if k.startswith('weir_worker_blocks{slot="0"')) > 0
+        code, page = pool.get("/metrics", pool.gateway_metrics_port)
+        assert code == 200
+        check_page(page)
+        s = series(page)
+        assert s['weir_job_lines_total{result="answered"}'] == 8 and s['weir_job_lines_total{result="failed"}'] == 1
+        assert s['weir_jobs{state="completed"}'] == 1 and s['weir_jobs{state="in_progress"}'] == 0
+        assert s["weir_ssh_logins_total"] == 2 and s["weir_users"] == 1 and s["weir_gateway_broker_up"] == 1
+        assert s["weir_ssh_connections_total"] == 2 and 0 < s["weir_state_free_bytes"] < s["weir_state_size_bytes"]
+
+
+def refused_logins_are_counted_by_reason():
+    with Serve() as pool:
+        pool.add_user("ann")
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", pool.path("bob")], check=True)
+        pool.ssh("bob", "whoami", code=255)
+
+        def counted():
+            return 'weir_ssh_logins_refused_total{reason="no_known_key"} 1\n' in pool.get("/metrics", pool.gateway_metrics_port)[1]
+        wait_until(counted, 10, "the refused login is counted")
+
+
+def health_follows_the_pool():
+    with Serve() as pool:
+        for port in (pool.metrics_port, pool.gateway_metrics_port):
+            wait_until(lambda: pool.get("/healthz", port)[0] == 200 and pool.get("/readyz", port)[0] == 200, 10, "healthy")
+        worker = pool.status()["workers"][0]["pid"]
+        os.kill(worker, signal.SIGSTOP)
+        assert pool.get("/readyz")[0] == 200  # nobody has noticed, and nobody has asked it anything
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: pool.get("/readyz")[0] == 200 and pool.status()["workers"][0].get("pid", worker) != worker, 20, "the next worker")
+        assert pool.get("/")[0] == pool.get("/etc/passwd")[0] == 404
+
+
+def a_stopped_loop_is_not_healthy():
+    with Serve() as pool:
+        wait_until(lambda: pool.get("/readyz")[0] == 200, 10, "ready")
+        jobs = int(subprocess.run(["pgrep", "-f", "jobs-process.*" + pool.state], capture_output=True, text=True).stdout.split()[0])
+        os.kill(jobs, signal.SIGSTOP)
+        code, text = wait_until(lambda: pool.get("/healthz", pool.gateway_metrics_port)[0] == 503 and
+                                pool.get("/healthz", pool.gateway_metrics_port), 20, "unhealthy")
+        assert "no sign of life" in text
+        os.kill(jobs, signal.SIGCONT)
+        wait_until(lambda: pool.get("/healthz", pool.gateway_metrics_port)[0] == 200, 20, "healthy again")
+
+
+def metrics_process_of(pool):
+    gateway = subprocess.run(["pgrep", "-P", str(pool.process.pid), "weir-gateway"], capture_output=True, text=True).stdout.split()[0]
+    return [int(p) for p in subprocess.run(["pgrep", "-P", gateway, "-f", "metrics"], capture_output=True, text=True).stdout.split()
+            if b"metrics-process" in open("/proc/%s/cmdline" % p, "rb").read()][0]
+
+
+def the_process_that_serves_numbers_has_nothing_else():
+    with Serve() as pool:
+        wait_until(lambda: pool.get("/healthz", pool.gateway_metrics_port)[0] == 200, 10, "healthy")
+        pid = metrics_process_of(pool)
+        with open("/proc/%d/status" % pid) as f:
+            status = f.read()
+        assert "NoNewPrivs:\t1" in status
+        if os.geteuid() == 0:
+            assert "Uid:\t65534" in status, status
+            assert os.readlink("/proc/%d/root" % pid) != "/"
+            files = [os.readlink("/proc/%d/fd/%s" % (pid, fd)) for fd in os.listdir("/proc/%d/fd" % pid)]
+            assert not any(f.startswith(pool.dir + "/state") for f in files), files
+        os.kill(pid, signal.SIGKILL)  # the gateway goes on, and starts another
+        assert pool.weir("status").returncode == 0
+        wait_until(lambda: alive_again(pool, pid), 20, "started again")
+
+
+def alive_again(pool, old):
+    try:
+        return metrics_process_of(pool) != old and pool.get("/healthz", pool.gateway_metrics_port)[0] == 200
+    except (IndexError, OSError):
+        return False
+
+
+if __name__ == "__main__":
+    main([numbers_are_those_of_what_was_done, refused_logins_are_counted_by_reason, health_follows_the_pool, a_stopped_loop_is_not_healthy,
+          the_process_that_serves_numbers_has_nothing_else], sys.argv[1:])
