@@ -97,7 +97,7 @@ enum status broker_new(const struct options *options, struct broker **ret_broker
     if (st == ST_OK)
         st = fair_queue_new(REQUESTS_MAX, ACCOUNTS_MAX, options->n_models, &b->queue);
     if (st == ST_OK)
-        st = router_new(options->n_workers, &b->router);
+        st = router_new(WORKERS_MAX, &b->router); /* more may be added by hand */
     if (st == ST_OK)
         st = endpoint_open(options->endpoint, options->runtime_dir, &b->endpoint, err);
     if (st == ST_OK && options->metrics_port != 0)
@@ -316,7 +316,7 @@ static bool quiet(const struct broker *b)
     if (b->state != BROKER_RUNNING || b->requests.n_live > 0 || b->n_late > 0)
         return false;
     for (uint32_t i = 0; i < b->n_workers; i++)
-        if (b->workers[i].state != WORKER_READY)
+        if (b->workers[i].state != WORKER_STOPPED && (b->workers[i].state != WORKER_READY || b->workers[i].order >= ORDER_DRAIN))
             return false;
     return true;
 }
@@ -341,8 +341,10 @@ static void tick(struct broker *b)
         return;
     b->tick_due_ns = b->now_ns + TICK_MS * ms_ns;
     check_deadlines(b);
-    for (uint32_t i = 0; i < b->n_workers; i++)
+    for (uint32_t i = 0; i < b->n_workers; i++) {
+        supervisor_obey(&b->workers[i], b->now_ns);
         supervise(b, &b->workers[i]);
+    }
     fail_hopeless(b);
     delivery_tick(b);
     publish_metrics(b);

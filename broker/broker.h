@@ -6,6 +6,7 @@
  *   delivery.c   what requests received -> clients                          (never blocks; keeps what a client does not take)
  *   death.c      a worker ended -> its requests go on elsewhere             (takeover decides)
  *   ending.c     the one place where requests change phase and end
+ *   admin.c      workers paused, drained, added, removed by hand
  *   report.c     hello, models, status; metrics_page.c the same for Prometheus, served by metrics.c in a thread of its own
  *   broker.c     the loop, ticks, signals, drain
  *
@@ -99,7 +100,8 @@ struct broker {
     struct served_model models[MODELS_MAX];
     uint32_t n_models;
     struct worker workers[WORKERS_MAX];
-    uint32_t n_workers;
+    uint32_t n_workers;       /* slots ever used; those of removed workers are GONE */
+    char added_devices[WORKERS_MAX][NAME_BYTES_MAX]; /* of workers that were added by hand */
     struct supervisor_options supervision;
     struct totals totals;
     struct times times;
@@ -162,11 +164,21 @@ uint32_t ending_retry_after_ms(const struct broker *b);
 
 void death_look(struct broker *b, struct worker *w);    /* its pidfd is readable, or it may be */
 
+/* --- admin.c --------------------------------------------------------------------------------- */
+
+/* Do what an administrator asks.  ST_OK and the worker's slot, or ST_INVALID with *err set. */
+MUST_CHECK enum status admin_order(struct broker *b, const struct wire_admin *a, uint32_t *ret_slot, struct error *err);
+/* May this uid give orders: root and the broker's own. */
+bool admin_allowed(uid_t uid);
+/* What the queued requests of a model wait for, in words. */
+void admin_waits_for(const struct broker *b, uint32_t model, char ret_text[ERROR_MESSAGE_BYTES]);
+
 /* --- report.c -------------------------------------------------------------------------------- */
 
-void report_hello(struct broker *b, const char *user);  /* all three write b->out */
+void report_hello(struct broker *b, const char *user);  /* all of these write b->out */
 void report_models(struct broker *b, struct span id);
 void report_status(struct broker *b, struct span id);
+void report_admin(struct broker *b, struct span id, uint32_t slot);
 
 /* --- metrics_page.c -------------------------------------------------------------------------- */
 

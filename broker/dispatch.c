@@ -49,7 +49,7 @@ bool dispatch_has_hope(const struct broker *b, uint32_t model, const char **ret_
     for (uint32_t i = 0; i < b->n_workers; i++) {
         const struct worker *w = &b->workers[i];
 
-        if (w->model != model)
+        if (w->model != model || w->order >= ORDER_REMOVE)
             continue;
         if (!supervisor_hopeless(w))
             return true;
@@ -62,7 +62,7 @@ static struct room room_of(const struct worker *w)
 {
     struct room r = { 0 };
 
-    if (w->state != WORKER_READY || w->killed != KILL_NONE || w->alone_request >= 0)
+    if (w->state != WORKER_READY || w->order != ORDER_RUN || w->killed != KILL_NONE || w->alone_request >= 0)
         return r;
     uint32_t look_ahead = w->card.max_seqs / 2 > LOOK_AHEAD_MIN ? w->card.max_seqs / 2 : LOOK_AHEAD_MIN;
     uint32_t waiting = w->n_unstarted; /* STARTED comes with a request's first plan */
@@ -214,7 +214,7 @@ static void place_suspect(struct broker *b, uint32_t request, struct room rooms[
 
         if (w->model != r->model || (w->has_card && !r->takeover_any && !numerics_fit(r, w)))
             continue;
-        starting = starting || (w->state != WORKER_READY && !supervisor_hopeless(w));
+        starting = starting || (w->state != WORKER_READY && w->order == ORDER_RUN && !supervisor_hopeless(w));
         if (!rooms[i].interactive)
             continue;
         candidates[i].usable = quarantined(b, w, r);

@@ -363,13 +363,30 @@ static void on_session_end(struct broker *b, const struct sender *from, const st
     refuse(b, from, m->id, 0, &e);
 }
 
+static void on_admin(struct broker *b, const struct sender *from, const struct wire_message *m)
+{
+    struct error e;
+    uint32_t slot;
+
+    if (!admin_allowed(from->uid)) {
+        error_set(&e, ERR_PERMISSION_DENIED, "", "uid %u is neither root nor the broker's", (unsigned)from->uid);
+        refuse(b, from, m->id, 0, &e);
+    } else if (admin_order(b, &m->admin, &slot, &e) != ST_OK) {
+        refuse(b, from, m->id, 0, &e);
+    } else {
+        report_admin(b, m->id, slot);
+        if (!b->out.failed)
+            delivery_reply(b, &from->peer);
+    }
+}
+
 static const struct {
     message_handler *handle;
     bool needs_enabled_user; /* the others tell nothing of anybody's requests */
 } dispatch[] = {
     [WIRE_HELLO] = { on_hello, false },       [WIRE_GENERATE] = { on_generate, true }, [WIRE_CANCEL] = { on_cancel, true },
     [WIRE_TOKENIZE] = { on_tokenize, true },  [WIRE_MODELS] = { on_models, false },    [WIRE_STATUS] = { on_status, false },
-    [WIRE_SESSION_END] = { on_session_end, true },
+    [WIRE_SESSION_END] = { on_session_end, true }, [WIRE_ADMIN] = { on_admin, false },
 };
 
 /* The connection that had this id belongs to somebody else now: the old one has left. */
@@ -407,7 +424,7 @@ static void handle(struct broker *b, struct received *received)
         delivery_error(b, &from.peer, m.id, &error, 0);
         return;
     }
-    assert(m.type > WIRE_INVALID && m.type <= WIRE_SESSION_END);
+    assert(m.type > WIRE_INVALID && m.type <= WIRE_ADMIN);
     const struct user *user = users_by_name(&b->users, from.user);
     if (dispatch[m.type].needs_enabled_user && user != NULL && user->disabled) {
         error_set(&error, ERR_PERMISSION_DENIED, "", "user %s is disabled", from.user);

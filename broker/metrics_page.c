@@ -80,7 +80,8 @@ static const struct {
 
 static void put_worker_number(const struct broker *b, FILE *f, const char *name, const struct worker *w, uint64_t value)
 {
-    fprintf(f, "%s{slot=\"%" PRIu32 "\",model=\"%s\"} %" PRIu64 "\n", name, w->slot, b->models[w->model].name, value);
+    if (w->order != ORDER_GONE)
+        fprintf(f, "%s{slot=\"%" PRIu32 "\",model=\"%s\"} %" PRIu64 "\n", name, w->slot, b->models[w->model].name, value);
 }
 
 static void put_blocks(const struct broker *b, FILE *f, const struct worker_stats stats[WORKERS_MAX])

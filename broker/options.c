@@ -116,7 +116,7 @@ static enum status read_models(struct options *o, struct error *err)
     return ST_OK;
 }
 
-static bool device_ok(const char *device)
+bool options_device_ok(const char *device)
 {
     if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0 || strcmp(device, "cuda") == 0)
         return true;
@@ -139,7 +139,7 @@ static enum status read_workers(struct options *o, struct error *err)
         return ST_INVALID;
     }
     for (size_t i = 0; i < n_devices; i++)
-        if (!device_ok(devices[i]))
+        if (!options_device_ok(devices[i]))
             return invalid(err, "device", "\"%s\" is not auto, cpu, cuda or cuda:K", devices[i]);
     for (uint32_t i = 0; i < o->n_workers; i++) {
         o->worker_models[i] = i % o->n_models;

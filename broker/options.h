@@ -49,4 +49,7 @@ extern const size_t options_n_keys;
 MUST_CHECK enum status options_of_config(struct config *config, struct options *ret_options, struct error *err);
 void options_deinit(struct options *o);
 
+/* "auto", "cpu", "cuda", "cuda:K". */
+bool options_device_ok(const char *device);
+
 #endif

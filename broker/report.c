@@ -1,4 +1,4 @@
-/* report.c - what the broker tells about itself: hello, models, status.  docs/protocol.md describes every field.
+/* report.c - what the broker tells about itself: hello, models, status, the answer to an order by hand.  docs/protocol.md describes every field.
  *
  * Status shows how busy the pool is, to everybody: numbers, names of users, never a text.  Workers' numbers come from their pages
  * of statistics as they are; a field is one relaxed load, so two of them need not fit each other to the last digit. */
@@ -74,7 +74,7 @@ void report_models(struct broker *b, struct span id)
         for (uint32_t k = 0; k < b->n_workers; k++) {
             const struct worker *w = &b->workers[k];
 
-            if (w->model != i)
+            if (w->model != i || w->order == ORDER_GONE)
                 continue;
             n_workers++;
             n_ready += w->state == WORKER_READY;
@@ -129,6 +129,7 @@ static void put_worker(const struct broker *b, struct wire_buffer *o, const stru
     wire_map_begin(o, NULL);
     wire_put_u64(o, "slot", w->slot);
     wire_put_str(o, "state", span_str(worker_state_name(w->state)));
+    wire_put_str(o, "order", span_str(worker_order_name(w->order)));
     wire_put_str(o, "model", span_str(b->models[w->model].name));
     wire_put_str(o, "device", span_str(w->has_card ? w->card.device : w->device));
     wire_put_u64(o, "life", w->life);
@@ -146,6 +147,29 @@ static void put_worker(const struct broker *b, struct wire_buffer *o, const stru
         wire_put_u64(o, "start_in_ms", (w->start_due_ns - b->now_ns) / 1000000);
     if (w->error[0] != '\0')
         wire_put_str(o, "error", span_str(w->error));
+    wire_end(o);
+}
+
+/* Models with queued requests, and what those wait for. */
+static void put_queues(const struct broker *b, struct wire_buffer *o)
+{
+    uint32_t n_queued[MODELS_MAX] = { 0 };
+    char reason[ERROR_MESSAGE_BYTES];
+
+    for (uint32_t i = 0; b->requests.n_live > 0 && i < REQUESTS_MAX; i++)
+        if (b->requests.list[i].phase == REQUEST_QUEUED)
+            n_queued[b->requests.list[i].model]++;
+    wire_array_begin(o, "queues");
+    for (uint32_t i = 0; i < b->n_models; i++) {
+        if (n_queued[i] == 0)
+            continue;
+        admin_waits_for(b, i, reason);
+        wire_map_begin(o, NULL);
+        wire_put_str(o, "model", span_str(b->models[i].name));
+        wire_put_u64(o, "queued", n_queued[i]);
+        wire_put_str(o, "waits_for", span_str(reason));
+        wire_end(o);
+    }
     wire_end(o);
 }
 
@@ -196,6 +220,18 @@ static void put_pool(const struct broker *b, struct wire_buffer *o)
     wire_end(o);
 }
 
+void report_admin(struct broker *b, struct span id, uint32_t slot)
+{
+    struct wire_buffer *o = &b->out;
+
+    begin(b, "admin");
+    put_id(o, id);
+    wire_put_u64(o, "worker", slot);
+    wire_put_str(o, "state", span_str(worker_state_name(b->workers[slot].state)));
+    wire_put_str(o, "order", span_str(worker_order_name(b->workers[slot].order)));
+    wire_end(o);
+}
+
 void report_status(struct broker *b, struct span id)
 {
     static const char *const states[] = { [BROKER_RUNNING] = "running", [BROKER_DRAINING] = "draining", [BROKER_STOPPING] = "stopping" };
@@ -211,8 +247,10 @@ void report_status(struct broker *b, struct span id)
     put_pool(b, o);
     wire_array_begin(o, "workers");
     for (uint32_t i = 0; i < b->n_workers; i++)
-        put_worker(b, o, &b->workers[i]);
+        if (b->workers[i].order != ORDER_GONE)
+            put_worker(b, o, &b->workers[i]);
     wire_end(o);
+    put_queues(b, o);
     put_users(b, o);
     wire_end(o);
 }

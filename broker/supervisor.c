@@ -44,7 +44,7 @@ uint64_t supervisor_backoff_ms(uint32_t failures)
 
 bool supervisor_hopeless(const struct worker *w)
 {
-    return w->failed_starts >= SUPERVISOR_HOPELESS || w->state == WORKER_STOPPED;
+    return w->failed_starts >= SUPERVISOR_HOPELESS || w->order >= ORDER_REMOVE || (w->state == WORKER_STOPPED && w->order != ORDER_DRAIN);
 }
 
 static void set_state(struct worker *w, enum worker_state state, uint64_t now_ns)
@@ -208,7 +208,9 @@ void supervisor_bury(struct worker *w, const struct supervisor_end *end, bool ag
     w->alone_request = -1;
     if (stable)
         w->failures = 0;
-    if (!was_ready) {
+    if (!was_ready && w->killed == KILL_SHUTDOWN) {
+        w->error[0] = '\0'; /* it was not wanted any more */
+    } else if (!was_ready) {
         w->failed_starts++;
         w->failures++;
         if (w->error[0] == '\0')
@@ -218,7 +220,7 @@ void supervisor_bury(struct worker *w, const struct supervisor_end *end, bool ag
         w->failures++;
         snprintf(w->error, sizeof(w->error), "the last process ended: %s", end->cause);
     }
-    if (again)
+    if (again && w->order < ORDER_DRAIN)
         wait_for_restart(w, now_ns);
     else
         set_state(w, WORKER_STOPPED, now_ns);
@@ -251,6 +253,55 @@ enum supervisor_advice supervisor_advise(const struct worker *w, const struct su
         return ADVICE_NONE;
     }
     return ADVICE_NONE;
+}
+
+/* --- orders by hand --------------------------------------------------------------------------- */
+
+void supervisor_order(struct worker *w, enum worker_order order, uint64_t now_ns)
+{
+    assert(w->order != ORDER_GONE);
+    w->order = order;
+    if (order == ORDER_RUN && (w->state == WORKER_STOPPED || w->state == WORKER_WAITING)) {
+        w->failures = w->failed_starts = 0;
+        w->error[0] = '\0';
+        wait_for_restart(w, now_ns); /* without failures: due at once */
+    }
+    supervisor_obey(w, now_ns);
+}
+
+void supervisor_obey(struct worker *w, uint64_t now_ns)
+{
+    if (w->order < ORDER_DRAIN)
+        return;
+    switch (w->state) {
+    case WORKER_WAITING:
+        set_state(w, WORKER_STOPPED, now_ns);
+        break;
+    case WORKER_STARTING:
+        if (w->killed == KILL_NONE)
+            supervisor_kill(w, KILL_SHUTDOWN);
+        break;
+    case WORKER_READY:
+        if (w->link.n_held == 0 && w->killed == KILL_NONE && worker_link_drain(&w->link) == ST_OK)
+            set_state(w, WORKER_LEAVING, now_ns);
+        break;
+    case WORKER_LEAVING:
+        if (now_ns - w->state_since_ns > SUPERVISOR_LEAVE_MS * UINT64_C(1000000) && w->killed == KILL_NONE)
+            supervisor_kill(w, KILL_SHUTDOWN);
+        break;
+    case WORKER_STOPPED:
+        if (w->order == ORDER_REMOVE)
+            w->order = ORDER_GONE;
+        break;
+    }
+}
+
+const char *worker_order_name(enum worker_order o)
+{
+    static const char *const names[] = {
+        [ORDER_RUN] = "run", [ORDER_PAUSE] = "pause", [ORDER_DRAIN] = "drain", [ORDER_REMOVE] = "remove", [ORDER_GONE] = "gone",
+    };
+    return names[o];
 }
 
 const char *worker_state_name(enum worker_state s)

@@ -3,7 +3,7 @@
  *   WAITING --due--> STARTING --EVENT_READY--> READY --drain--> LEAVING
  *      ^                |                        |                 |
  *      |                +-- dies, fails, too slow| dies, killed    |
- *      +-------- after its back-off -------------+                 +--> STOPPED (shutdown)
+ *      +-------- after its back-off -------------+                 +--> STOPPED (shutdown, or drained by hand)
  *
  * A slot is a place in the pool: one device, one model.  A life is one run of a process in it; each has its own region.  A worker that
  * is killed from outside is started again at once; one that dies by its own fault, or cannot start, waits: 250 ms, doubling,
@@ -30,6 +30,15 @@ enum {
     SUPERVISOR_HOPELESS = 3,          /* failed starts in a row after which nobody waits for the slot */
 };
 
+/* What an administrator wants of a slot.  The order stands until the next one; the state follows it as soon as it can:
+ *
+ *   RUN      the process runs and gets requests
+ *   PAUSE    it gets no new ones; what it holds goes on
+ *   DRAIN    likewise, and when it holds nothing the process ends: its device's memory is free.  The slot waits, STOPPED, for RUN
+ *   REMOVE   likewise, and then the slot is GONE: nobody waits for it, and the next worker that is added may have its number */
+enum worker_order { ORDER_RUN, ORDER_PAUSE, ORDER_DRAIN, ORDER_REMOVE, ORDER_GONE };
+enum { SUPERVISOR_LEAVE_MS = 10 * 1000 }; /* a drained worker that has not ended after so long is killed */
+
 enum worker_state { WORKER_WAITING, WORKER_STARTING, WORKER_READY, WORKER_LEAVING, WORKER_STOPPED };
 
 struct worker {
@@ -37,6 +46,7 @@ struct worker {
     uint32_t slot, model;
     const char *device;        /* as asked for: "auto", "cpu", "cuda:0" */
 
+    enum worker_order order;
     enum worker_state state;
     uint32_t life;             /* of the running or the last process; the first is 1 */
     uint32_t restarts;         /* processes started after the first */
@@ -102,9 +112,15 @@ enum supervisor_advice supervisor_advise(const struct worker *w, const struct su
                                          const struct supervisor_options *o, uint64_t now_ns);
 uint64_t supervisor_backoff_ms(uint32_t failures); /* 0 for none */
 
-/* Nobody should wait for this slot: it failed to start SUPERVISOR_HOPELESS times in a row. */
+/* An order by hand.  RUN also wipes out past failures: a slot that waits is started at once. */
+void supervisor_order(struct worker *w, enum worker_order order, uint64_t now_ns);
+/* Bring the state nearer to a DRAIN or REMOVE.  To be called in every tick. */
+void supervisor_obey(struct worker *w, uint64_t now_ns);
+
+/* Nobody should wait for this slot: it failed to start SUPERVISOR_HOPELESS times in a row, or is being removed. */
 bool supervisor_hopeless(const struct worker *w);
 
 const char *worker_state_name(enum worker_state s);
+const char *worker_order_name(enum worker_order o); /* "run", "pause", ... */
 
 #endif

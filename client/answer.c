@@ -316,3 +316,19 @@ int weir_query_wait(struct weir_client *c, enum weir_query what, char **ret_json
     *ret_json = w.json;
     return WEIR_OK;
 }
+
+int weir_worker_order_wait(struct weir_client *c, const struct weir_worker_order *order, char **ret_json,
+                           struct weir_error *err)
+{
+    struct waiting w = {.result = WEIR_AGAIN};
+    int submitted;
+
+    if (may_wait(c, err) != WEIR_OK)
+        return WEIR_FAILED;
+    while ((submitted = weir_worker_order(c, order, collect_for_waiter, &w, err)) == WEIR_AGAIN)
+        client_wait(c);
+    if (wait_for(c, &w, submitted, err) != WEIR_OK)
+        return WEIR_FAILED;
+    *ret_json = w.json;
+    return WEIR_OK;
+}

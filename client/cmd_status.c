@@ -172,6 +172,8 @@ static void print_worker(const json_t *w)
     begin_line(5);
     line.column = (unsigned)printf("  %-3.0f", number_of(w, "slot"));
     put("%-8s", text_of(w, "state"));
+    if (text_of(w, "order")[0] != '\0' && strcmp(text_of(w, "order"), "run") != 0)
+        put("%s", text_of(w, "order"));
     if (json_object_get(w, "blocks_total") != NULL) {
         put("%4.0f run %4.0f wait", number_of(w, "running"), number_of(w, "waiting"));
         put("KV %3.0f%% pinned %3.0f%% cached", 100 * number_of(w, "blocks_pinned") / total,
@@ -184,6 +186,16 @@ static void print_worker(const json_t *w)
         put("%.0f restarts", number_of(w, "restarts"));
     if (text_of(w, "error")[0] != '\0')
         put("%s", text_of(w, "error"));
+    putchar('\n');
+}
+
+/* Queued requests and what they wait for. */
+static void print_queue(const json_t *q)
+{
+    begin_line(5);
+    line.column = (unsigned)printf("  %.0f", number_of(q, "queued"));
+    put("queued for %s", text_of(q, "model"));
+    put("wait for %s", text_of(q, "waits_for"));
     putchar('\n');
 }
 
@@ -225,6 +237,7 @@ static void print_status(const json_t *s)
     putchar('\n');
     printf("workers:\n");
     json_array_foreach(json_object_get(s, "workers"), i, item) print_worker(item);
+    json_array_foreach(json_object_get(s, "queues"), i, item) print_queue(item);
     if (json_array_size(json_object_get(s, "users")) > 0)
         printf("users:\n");
     json_array_foreach(json_object_get(s, "users"), i, item) print_user(item);

@@ -271,6 +271,7 @@ static int on_request_message(struct weir_client *c, struct open_request *r, con
         return WEIR_OK;
     case WIRE_MODELS_REPLY:
     case WIRE_STATUS_REPLY:
+    case WIRE_ADMIN_REPLY:
         return on_json(c, r, body, err);
     default:
         return broken(err, "a message of an unexpected type");

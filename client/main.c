@@ -23,6 +23,15 @@ const struct verb verbs[] = {
     {"tokenize", cmd_tokenize, "[OPTIONS] TEXT|-", "the token ids of a text", NULL, tokenize_flags},
     {"models", cmd_models, "[OPTIONS]", "what the pool serves", NULL, pool_flags},
     {"status", cmd_status, "[OPTIONS]", "how the pool is; wait until it is ready", NULL, status_flags},
+    {"worker", cmd_worker, "list | pause N | resume N | drain N | add [--model NAME] [--device DEVICE] | remove N",
+     "workers by hand",
+     "For root and the user the pool runs as.  N is the worker's slot in `weir worker list`.\n"
+     "  pause   nothing new is given to it; what it has goes on\n"
+     "  drain   likewise, and then its process ends: the memory of its device is free\n"
+     "  resume  it works again\n"
+     "  add     one more worker\n"
+     "  remove  drain it and forget it; the last one of a model stays",
+     worker_flags},
     {"serve", cmd_serve, "[OPTIONS] --model FILE", "start a pool here, in the foreground", NULL, NULL},
     {"user", cmd_user, "add|remove|list [NAME] [--key FILE]", "who may come by ssh (weir-gateway user)", NULL,
      NULL},

@@ -253,6 +253,28 @@ int weir_query(struct weir_client *c, enum weir_query what, weir_callback *callb
     return send_or_free(c, open, result, err);
 }
 
+int weir_worker_order(struct weir_client *c, const struct weir_worker_order *order, weir_callback *callback,
+                      void *arg, struct weir_error *err)
+{
+    struct wire_admin a = {.worker = order->worker,
+                           .model = text_span(order->model, 0),
+                           .device = text_span(order->device, 0)};
+    struct open_request *open = NULL;
+    char id[CLIENT_ID_DIGITS];
+
+    while (a.verb < WIRE_WORKER_VERBS && strcmp(order->verb, wire_admin_verb_name(a.verb)) != 0)
+        a.verb++;
+    if (a.verb == WIRE_WORKER_VERBS)
+        return wrong(err, ERR_INVALID_PARAMETER, "verb", "the verb is none of pause, resume, drain, add and remove");
+    int result = client_take_slot(c, callback, arg, &open, id, err);
+    if (result != WEIR_OK)
+        return result;
+    a.id = span_str(id);
+    if (wire_encode_admin(&c->out, &a) != ST_OK)
+        result = wrong(err, ERR_INTERNAL, "", "out of memory");
+    return send_or_free(c, open, result, err);
+}
+
 int weir_tokenize_async(struct weir_client *c, const char *model, const char *text, size_t text_bytes,
                         bool special, weir_callback *callback, void *arg, struct weir_error *err)
 {

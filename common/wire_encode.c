@@ -366,6 +366,18 @@ enum status wire_encode_session_end(struct wire_buffer *b, struct span id, struc
     return end_message(b);
 }
 
+enum status wire_encode_admin(struct wire_buffer *b, const struct wire_admin *a)
+{
+    begin_message(b, "admin");
+    put_id(b, a->id);
+    wire_put_str(b, "verb", span_str(wire_admin_verb_name(a->verb)));
+    if (a->verb != WIRE_WORKER_ADD)
+        wire_put_u64(b, "worker", a->worker);
+    put_str_if(b, "model", a->model);
+    put_str_if(b, "device", a->device);
+    return end_message(b);
+}
+
 /* --- replies --------------------------------------------------------------------------------- */
 
 enum status wire_encode_accepted(struct wire_buffer *b, struct span id, struct span request, uint64_t seed)
@@ -500,6 +512,15 @@ const char *finish_reason_name(enum finish_reason r)
         break;
     }
     return "none";
+}
+
+const char *wire_admin_verb_name(enum wire_admin_verb v)
+{
+    static const char *const names[] = {
+        [WIRE_WORKER_PAUSE] = "pause", [WIRE_WORKER_RESUME] = "resume", [WIRE_WORKER_DRAIN] = "drain",
+        [WIRE_WORKER_ADD] = "add",     [WIRE_WORKER_REMOVE] = "remove",
+    };
+    return names[v];
 }
 
 enum status wire_check_signature(struct span frame, uint8_t *ret_major)

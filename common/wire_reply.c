@@ -1,6 +1,6 @@
 /* wire_reply.c - from a frame to a reply.  Lenient: keys of a later minor version are skipped; what we do read has to be right.
  *
- * "hello", "models" and "status" stay as they came: clients print them (wire_to_json) or look for one key. */
+ * "hello", "models", "status" and "admin" stay as they came: clients print them (wire_to_json) or look for one key. */
 #include "wire_fields.h"
 
 #include <stdlib.h>
@@ -296,7 +296,7 @@ static const struct {
     { "token", WIRE_TOKEN, read_token },       { "progress", WIRE_PROGRESS, read_progress },
     { "done", WIRE_DONE, read_done },          { "error", WIRE_ERROR, read_error },
     { "ids", WIRE_IDS, read_ids },             { "models", WIRE_MODELS_REPLY, read_raw },
-    { "status", WIRE_STATUS_REPLY, read_raw },
+    { "status", WIRE_STATUS_REPLY, read_raw }, { "admin", WIRE_ADMIN_REPLY, read_raw },
 };
 
 static enum status read_reply(struct decoder *d, struct span frame, const msgpack_object *v, struct wire_message *m)

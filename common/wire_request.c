@@ -432,6 +432,46 @@ static const struct field session_end_fields[] = {
     { "ext", read_ext, 0, 0, 0, 0, { 0 } },
 };
 
+static enum status read_admin_verb(struct decoder *d, const struct field *f, const msgpack_object *v, void *to)
+{
+    for (enum wire_admin_verb verb = 0; verb < WIRE_WORKER_VERBS && v->type == MSGPACK_OBJECT_STR; verb++)
+        if (span_is(span_of(v->via.str.ptr, v->via.str.size), wire_admin_verb_name(verb))) {
+            *(enum wire_admin_verb *)to = verb;
+            return ST_OK;
+        }
+    return field_refuse_value(d, f, v, "pause, resume, drain, add or remove");
+}
+
+static const struct field admin_fields[] = {
+    { "type", field_skip, 0, 0, 0, 0, { 0 } },
+    { "id", field_id, M(admin.id), 0, 0, FIELD_REQUIRED, { 0 } },
+    { "verb", read_admin_verb, M(admin.verb), 0, 0, FIELD_REQUIRED, { 0 } },
+    { "worker", field_u32, M(admin.worker), 0, WORKERS_MAX - 1, 0, { 0 } },
+    { "model", field_text, M(admin.model), 1, NAME_BYTES_MAX - 1, 0, { 0 } },
+    { "device", field_text, M(admin.device), 1, NAME_BYTES_MAX - 1, 0, { 0 } },
+    { "ext", read_ext, 0, 0, 0, 0, { 0 } },
+};
+
+/* A worker that is there for all but add, and what only add takes. */
+static enum status read_admin(struct decoder *d, const msgpack_object *v, struct wire_message *m)
+{
+    uint64_t given = 0;
+    enum status st = fields_read(d, admin_fields, COUNT(admin_fields), v, m, &given);
+    bool add = m->admin.verb == WIRE_WORKER_ADD, named = field_given(admin_fields, COUNT(admin_fields), given, "worker");
+
+    if (st != ST_OK)
+        return st;
+    if (named == add)
+        return field_refuse(d, ERR_INVALID_REQUEST, "worker", add ? "is given, but add chooses it" : "is missing");
+    for (int i = 0; i < 2 && !add; i++) {
+        const char *key = i == 0 ? "model" : "device";
+
+        if (field_given(admin_fields, COUNT(admin_fields), given, key))
+            return field_refuse(d, ERR_INVALID_REQUEST, key, "is given, which goes with add only");
+    }
+    return ST_OK;
+}
+
 static const struct {
     const char *name;
     enum wire_type type; /* WIRE_INVALID: reserved, not served */
@@ -447,7 +487,7 @@ static const struct {
     { "session_end", WIRE_SESSION_END, session_end_fields, COUNT(session_end_fields) },
     { "embed", WIRE_INVALID, NULL, 0 },
     { "trace", WIRE_INVALID, NULL, 0 },
-    { "admin", WIRE_INVALID, NULL, 0 },
+    { "admin", WIRE_ADMIN, NULL, 0 },
 };
 
 static enum status read_request(struct decoder *d, const msgpack_object *v, const msgpack_object *type, struct wire_message *m)
@@ -464,10 +504,11 @@ static enum status read_request(struct decoder *d, const msgpack_object *v, cons
             return field_refuse(d, ERR_UNSUPPORTED_PARAMETER, "type", "\"%s\" is reserved and not served", requests[i].name);
         m->type = requests[i].type;
         d->type_name = requests[i].name;
-        return requests[i].fields == NULL ? read_generate(d, v, m)
-                                          : fields_read(d, requests[i].fields, requests[i].n_fields, v, m, &given);
+        if (requests[i].fields == NULL)
+            return m->type == WIRE_ADMIN ? read_admin(d, v, m) : read_generate(d, v, m);
+        return fields_read(d, requests[i].fields, requests[i].n_fields, v, m, &given);
     }
-    return field_refuse_value(d, &type_field, type, "hello, generate, cancel, tokenize, models, status or session_end");
+    return field_refuse_value(d, &type_field, type, "hello, generate, cancel, tokenize, models, status, session_end or admin");
 }
 
 /* After the structure: text, the size of ext, then the request itself. */

@@ -116,7 +116,7 @@ enum weir_event_type {
     WEIR_TEXT,       /* choice, text, ids */
     WEIR_DONE,       /* the end: choices' reasons, usage, timings */
     WEIR_ERROR,      /* the end: error */
-    WEIR_JSON,       /* the end of weir_query(): json */
+    WEIR_JSON,       /* the end of weir_query() and weir_worker_order(): json */
     WEIR_IDS,        /* the end of weir_tokenize_async(): ids */
 };
 
@@ -175,6 +175,15 @@ void weir_cancel(struct weir_client *c, uint64_t request);
 enum weir_query { WEIR_QUERY_MODELS, WEIR_QUERY_STATUS };
 /* The reply is one JSON object as docs/protocol.md describes it. */
 int weir_query(struct weir_client *c, enum weir_query what, weir_callback *callback, void *arg, struct weir_error *err);
+/* An order about a worker of the pool; for root and the broker's own user.  worker is its slot; model and device belong to "add"
+ * (NULL: the first model, "auto").  The reply is a JSON object: {"worker": slot, "state": .., "order": ..}. */
+struct weir_worker_order {
+    const char *verb;                /* "pause", "resume", "drain", "add", "remove" */
+    uint32_t worker;
+    const char *model, *device;
+};
+int weir_worker_order(struct weir_client *c, const struct weir_worker_order *order, weir_callback *callback, void *arg,
+                      struct weir_error *err);
 int weir_tokenize_async(struct weir_client *c, const char *model, const char *text, size_t text_bytes, bool special,
                         weir_callback *callback, void *arg, struct weir_error *err);
 int weir_session_end(struct weir_client *c, const char *session, struct weir_error *err);
@@ -223,6 +232,8 @@ int weir_tokenize(struct weir_client *c, const char *model, const char *text, si
                   size_t *ret_n, struct weir_error *err);
 /* Gives *ret_json (free()). */
 int weir_query_wait(struct weir_client *c, enum weir_query what, char **ret_json, struct weir_error *err);
+
+int weir_worker_order_wait(struct weir_client *c, const struct weir_worker_order *order, char **ret_json, struct weir_error *err);
 
 /* Is name a parameter of the OpenAI API or its relatives that Weir knows and does not implement ("tools")? */
 bool weir_is_unsupported_parameter(const char *name);

@@ -36,6 +36,7 @@ enum wire_type {
     WIRE_MODELS,     /* id */
     WIRE_STATUS,     /* id */
     WIRE_SESSION_END,/* id, session */
+    WIRE_ADMIN,      /* struct wire_admin */
     /* broker -> client */
     WIRE_HELLO_REPLY,/* type "hello": version, build, boot, limits {..}, features [..], user */
     WIRE_ACCEPTED,   /* id, request, seed */
@@ -46,6 +47,7 @@ enum wire_type {
     WIRE_IDS,        /* type "ids": id, ids [..] */
     WIRE_MODELS_REPLY, /* type "models": id, models [{..}] */
     WIRE_STATUS_REPLY, /* type "status": id, {..} */
+    WIRE_ADMIN_REPLY,  /* type "admin": id, worker, state, order */
 };
 
 struct wire_message_text {      /* one chat message */
@@ -112,6 +114,18 @@ struct wire_token_logprobs {
     uint32_t n_top;
 };
 
+/* What an administrator wants of a worker.  add takes model and device (both may be empty: the first model, "auto") and no worker;
+ * the others take a worker and nothing else. */
+enum wire_admin_verb { WIRE_WORKER_PAUSE, WIRE_WORKER_RESUME, WIRE_WORKER_DRAIN, WIRE_WORKER_ADD, WIRE_WORKER_REMOVE, WIRE_WORKER_VERBS };
+const char *wire_admin_verb_name(enum wire_admin_verb v); /* "pause", ... */
+
+struct wire_admin {
+    struct span id;
+    enum wire_admin_verb verb;
+    uint32_t worker;            /* slot */
+    struct span model, device;
+};
+
 /* token {id, choice, index, ids, text, logprobs?}: tokens index .. index + n_ids - 1 of the choice, and the text they released.
  * text may lag behind ids (a half character, a possible stop string) and may come with n_ids 0.  One message has to fit
  * FRAME_BYTES_MAX and FRAME_ITEMS_MAX: an answer that comes whole (stream false) may take several. */
@@ -157,6 +171,7 @@ struct wire_message {
         struct wire_generate generate;
         struct { struct span model, text; bool special; } tokenize;
         struct { struct span session; } session_end;
+        struct wire_admin admin;
         struct { struct span client; } hello;
         struct { uint64_t seed; struct span request; } accepted;
         struct wire_token token;
@@ -164,7 +179,7 @@ struct wire_message {
         struct wire_done done;
         struct wire_error error;
         struct { const int32_t *at; uint32_t n; } ids;
-        struct { struct span body; } raw; /* HELLO_REPLY, MODELS_REPLY, STATUS_REPLY: the whole map, for wire_to_json() */
+        struct { struct span body; } raw; /* HELLO_REPLY, MODELS_REPLY, STATUS_REPLY, ADMIN_REPLY: the whole map, for wire_to_json() */
     };
     void *arena;                /* opaque; freed by deinit */
     char id_digits[24];         /* what id points at when it came as an integer and decoding failed */
@@ -202,6 +217,7 @@ MUST_CHECK enum status wire_encode_generate(struct wire_buffer *b, const struct 
 MUST_CHECK enum status wire_encode_simple(struct wire_buffer *b, enum wire_type type, struct span id); /* cancel, models, status */
 MUST_CHECK enum status wire_encode_tokenize(struct wire_buffer *b, struct span id, struct span model, struct span text, bool special);
 MUST_CHECK enum status wire_encode_session_end(struct wire_buffer *b, struct span id, struct span session);
+MUST_CHECK enum status wire_encode_admin(struct wire_buffer *b, const struct wire_admin *a);
 MUST_CHECK enum status wire_encode_accepted(struct wire_buffer *b, struct span id, struct span request, uint64_t seed);
 MUST_CHECK enum status wire_encode_token(struct wire_buffer *b, const struct wire_token *t);
 MUST_CHECK enum status wire_encode_progress(struct wire_buffer *b, struct span id, bool running, uint32_t ahead);

@@ -153,6 +153,33 @@ static void a_kill_hits_the_process_and_names_its_reason(void **state)
     assert_int_equal(w.pidfd, -1);
 }
 
+/* Orders bring a slot without a process to where they want it, whatever came before: checked against the rules of the header. */
+static void orders_move_a_slot_that_has_no_process(void **state)
+{
+    static struct worker w;
+
+    (void)state;
+    supervisor_init_worker(&w, 0, 0, "cpu");
+    w.failures = w.failed_starts = SUPERVISOR_HOPELESS;
+    w.start_due_ns = 100 * second;
+    assert_true(supervisor_hopeless(&w));
+    supervisor_order(&w, ORDER_RUN, second); /* try again now */
+    assert_false(supervisor_hopeless(&w));
+    assert_true(w.state == WORKER_WAITING && w.start_due_ns == second);
+    supervisor_order(&w, ORDER_PAUSE, second); /* its process starts all the same */
+    assert_int_equal(supervisor_advise(&w, &(struct supervisor_pulse){ 0 }, &(struct supervisor_options){ 0 }, second), ADVICE_START);
+    supervisor_order(&w, ORDER_DRAIN, second);
+    assert_int_equal(w.state, WORKER_STOPPED);
+    assert_false(supervisor_hopeless(&w)); /* it can be resumed: requests may wait for it */
+    assert_int_equal(supervisor_advise(&w, &(struct supervisor_pulse){ 0 }, &(struct supervisor_options){ 0 }, 99 * second), ADVICE_NONE);
+    supervisor_order(&w, ORDER_RUN, 2 * second);
+    assert_int_equal(w.state, WORKER_WAITING);
+    supervisor_order(&w, ORDER_REMOVE, 2 * second);
+    assert_true(supervisor_hopeless(&w));
+    supervisor_obey(&w, 2 * second);
+    assert_true(w.state == WORKER_STOPPED && w.order == ORDER_GONE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -163,6 +190,7 @@ int main(void)
         cmocka_unit_test(time_demands_a_start_a_kill_or_nothing),
         cmocka_unit_test(a_process_that_cannot_start_waits_and_says_why),
         cmocka_unit_test(a_kill_hits_the_process_and_names_its_reason),
+        cmocka_unit_test(orders_move_a_slot_that_has_no_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -314,6 +314,12 @@ static const struct bad bad_requests[] = {
     { "!{'type':'tokenize','id':'a','text':1}", ERR_INVALID_PARAMETER, "text", "is 1" },
     { "!{'type':'session_end','id':'a'}", ERR_INVALID_REQUEST, "session", "missing" },
     { "!{'type':'hello','client':1}", ERR_INVALID_PARAMETER, "client", "is 1" },
+    { "!{'type':'admin','id':'a','worker':0}", ERR_INVALID_REQUEST, "verb", "missing" },
+    { "!{'type':'admin','id':'a','worker':0,'verb':'kill'}", ERR_INVALID_PARAMETER, "verb", "\"kill\"" },
+    { "!{'type':'admin','id':'a','verb':'pause'}", ERR_INVALID_REQUEST, "worker", "missing" },
+    { "!{'type':'admin','id':'a','verb':'pause','worker':16}", ERR_INVALID_PARAMETER, "worker", "is 16" },
+    { "!{'type':'admin','id':'a','verb':'add','worker':0}", ERR_INVALID_REQUEST, "worker", "add chooses it" },
+    { "!{'type':'admin','id':'a','verb':'drain','worker':0,'model':'m'}", ERR_INVALID_REQUEST, "model", "goes with add only" },
 };
 
 static void what_is_wrong_is_named(void **state)

@@ -59,6 +59,20 @@ static void small_requests(void **state)
     as_request(WIRE_SESSION_END);
     ASSERT_SPAN(m.session_end.session, "s");
     wire_message_deinit(&m);
+    for (enum wire_admin_verb verb = 0; verb < WIRE_WORKER_VERBS; verb++) {
+        bool add = verb == WIRE_WORKER_ADD;
+        struct wire_admin a = { .id = span_str("i"), .verb = verb, .worker = add ? 0 : 3 };
+
+        if (add) {
+            a.model = span_str("m");
+            a.device = span_str("cuda:1");
+        }
+        assert_int_equal(wire_encode_admin(&b, &a), ST_OK);
+        as_request(WIRE_ADMIN);
+        assert_true(m.admin.verb == verb && m.admin.worker == a.worker && span_is(m.id, "i"));
+        ASSERT_SPAN(m.admin.device, add ? "cuda:1" : "");
+        wire_message_deinit(&m);
+    }
 }
 
 static void binary_ids_go_and_come_as_they_are(void **state)

@@ -1,0 +1,192 @@
+/* cmd_worker.c - `weir worker`: workers by hand.
+ *
+ * `list` is part of what the status says.  The other words are orders: the broker takes one at once and answers how the worker is now; with
+ * --wait the command stays until the order is carried out, so that a script can go on to whatever needed the device. */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "terminal.h"
+
+static struct {
+    const char *connect, *model, *device;
+    bool json, wait;
+} options;
+
+enum { LOOK_AGAIN_MS = 50 };
+
+size_t worker_flags(struct flag *ret_flags)
+{
+    const struct flag own[] = {
+        {"model", 0, FLAG_TEXT, &options.model, "NAME", "add: of this model (default: the first)", 0, 0},
+        {"device", 0, FLAG_TEXT, &options.device, "DEVICE", "add: auto, cpu, cuda or cuda:K (default: auto)", 0, 0},
+        {"wait", 'w', FLAG_SWITCH, &options.wait, NULL, "until the order is carried out", 0, 0},
+        {"json", 0, FLAG_SWITCH, &options.json, NULL, "print JSON", 0, 0},
+    };
+    size_t n = sizeof(own) / sizeof(own[0]);
+
+    memcpy(ret_flags, own, sizeof(own));
+    ret_flags[n] = command_connect_flag;
+    ret_flags[n++].to = &options.connect;
+    return n;
+}
+
+/* --- what there is ----------------------------------------------------------------------------- */
+
+static const char *text_of(const json_t *v, const char *key)
+{
+    const char *text = json_string_value(json_object_get(v, key));
+
+    return text != NULL ? text : "";
+}
+
+/* The workers of the status; NULL with *err. */
+static json_t *ask_workers(struct weir_client *c, struct weir_error *err)
+{
+    char *text = NULL;
+
+    if (weir_query_wait(c, WEIR_QUERY_STATUS, &text, err) != WEIR_OK)
+        return NULL;
+    json_t *status = json_loads(text, 0, NULL), *workers = json_incref(json_object_get(status, "workers"));
+    json_decref(status);
+    free(text);
+    if (workers == NULL) {
+        memset(err, 0, sizeof(*err));
+        snprintf(err->code, sizeof(err->code), "internal_error");
+        snprintf(err->message, sizeof(err->message), "the broker's status lists no workers");
+    }
+    return workers;
+}
+
+static void print_column(const char *text, int width)
+{
+    terminal_text(stdout, text, strlen(text));
+    printf("%*s", width > (int)strlen(text) ? width - (int)strlen(text) : 1, "");
+}
+
+static enum exit_code list(struct weir_client *c)
+{
+    struct weir_error err;
+    json_t *workers = ask_workers(c, &err), *w;
+    size_t i;
+
+    if (workers == NULL)
+        return command_error("worker", &err);
+    if (options.json)
+        return command_print_json(workers);
+    json_array_foreach(workers, i, w)
+    {
+        printf("%2.0f  ", json_number_value(json_object_get(w, "slot")));
+        print_column(text_of(w, "order"), 8);
+        print_column(text_of(w, "state"), 10);
+        print_column(text_of(w, "model"), 28);
+        print_column(text_of(w, "device"), 22);
+        printf("%4.0f held  ", json_number_value(json_object_get(w, "held")));
+        terminal_text(stdout, text_of(w, "error"), strlen(text_of(w, "error")));
+        putchar('\n');
+    }
+    json_decref(workers);
+    return command_flush("worker") ? EXIT_DONE : EXIT_FAILED;
+}
+
+/* --- orders ------------------------------------------------------------------------------------ */
+
+/* Is the order about this slot carried out?  workers: as in the status. */
+static bool carried_out(const char *verb, uint32_t slot, const json_t *workers)
+{
+    json_t *w, *mine = NULL;
+    size_t i;
+
+    json_array_foreach(workers, i, w) if (json_number_value(json_object_get(w, "slot")) == slot) mine = w;
+    if (mine == NULL)
+        return true; /* removed */
+    if (strcmp(verb, "remove") == 0)
+        return false;
+    if (strcmp(verb, "drain") == 0)
+        return strcmp(text_of(mine, "state"), "stopped") == 0;
+    if (strcmp(verb, "pause") == 0)
+        return json_number_value(json_object_get(mine, "held")) == 0;
+    return strcmp(text_of(mine, "state"), "ready") == 0;
+}
+
+static enum exit_code wait_for(struct weir_client *c, const char *verb, uint32_t slot)
+{
+    struct weir_error err;
+
+    for (;;) {
+        json_t *workers = ask_workers(c, &err);
+        if (workers == NULL)
+            return command_error("worker", &err);
+        bool done = carried_out(verb, slot, workers);
+        json_decref(workers);
+        if (done)
+            return EXIT_DONE;
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_AGAIN_MS * 1000000L}, NULL);
+    }
+}
+
+static enum exit_code give_order(struct weir_client *c, const struct weir_worker_order *order)
+{
+    struct weir_error err;
+    char *text = NULL;
+
+    if (weir_worker_order_wait(c, order, &text, &err) != WEIR_OK)
+        return command_error("worker", &err);
+    json_t *reply = json_loads(text, 0, NULL);
+    uint32_t slot = (uint32_t)json_integer_value(json_object_get(reply, "worker"));
+    enum exit_code code = options.wait ? wait_for(c, order->verb, slot) : EXIT_DONE;
+
+    if (code == EXIT_DONE && options.json)
+        code = command_print_json(json_incref(reply));
+    else if (code == EXIT_DONE && strcmp(order->verb, "add") == 0)
+        printf("%u\n", slot); /* for scripts: which one it is */
+    json_decref(reply);
+    free(text);
+    return command_flush("worker") ? code : EXIT_FAILED;
+}
+
+/* The slot that argv names.  False when it is no number. */
+static bool read_slot(const char *text, uint32_t *ret_slot)
+{
+    char *end;
+    unsigned long n = strtoul(text, &end, 10);
+
+    *ret_slot = (uint32_t)n;
+    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && n < 1000;
+}
+
+int cmd_worker(int argc, char **argv)
+{
+    struct flag flags[FLAGS_MAX];
+    struct weir_worker_order order = {0};
+    struct weir_client *c = NULL;
+    int n_args = flags_parse(flags, worker_flags(flags), "worker", argc, argv);
+
+    if (n_args == FLAGS_HELP)
+        return command_help("worker");
+    if (n_args < 0)
+        return EXIT_USAGE;
+    if (n_args == 0)
+        return command_usage("worker", "what shall be done: list, pause, resume, drain, add or remove?");
+    order.verb = argv[0];
+    bool is_list = strcmp(order.verb, "list") == 0, is_add = strcmp(order.verb, "add") == 0;
+    if (!is_list && !is_add && strcmp(order.verb, "pause") != 0 && strcmp(order.verb, "resume") != 0 &&
+        strcmp(order.verb, "drain") != 0 && strcmp(order.verb, "remove") != 0)
+        return command_usage("worker", "\"%s\" is none of list, pause, resume, drain, add and remove", order.verb);
+    if (n_args != (is_list || is_add ? 1 : 2))
+        return command_usage("worker", is_list || is_add ? "%s takes no argument" : "%s takes one argument, a worker's slot",
+                             order.verb);
+    if (n_args == 2 && !read_slot(argv[1], &order.worker))
+        return command_usage("worker", "\"%s\" is no slot; `weir worker list` shows them", argv[1]);
+    if (!is_add && (options.model != NULL || options.device != NULL))
+        return command_usage("worker", "--model and --device go with add");
+    order.model = options.model;
+    order.device = options.device;
+    enum exit_code code = command_open("worker", options.connect, &c);
+    if (code == EXIT_DONE)
+        code = is_list ? list(c) : give_order(c, &order);
+    weir_close(c);
+    return code;
+}
