@@ -31,8 +31,8 @@ struct board {
     struct board_page pages[BOARD_PAGES];
 };
 
-/* Make one: gives *ret_fd (close-on-exec).  ST_OK, ST_SYSTEM. */
-MUST_CHECK enum status board_create(int *ret_fd);
+/* Make one: gives two descriptors (close-on-exec), one to write, one that can only be read.  ST_OK, ST_SYSTEM. */
+MUST_CHECK enum status board_create(int *ret_fd, int *ret_read_fd);
 /* Map it; fd stays the caller's.  ST_OK, ST_SYSTEM. */
 MUST_CHECK enum status board_map(int fd, bool to_write, struct board **ret_board);
 

@@ -60,7 +60,7 @@ struct listener {
     struct startups startups;
     struct child children[CONNECTIONS_MAX];
     size_t n_children;
-    int board_fd, metrics_fd; /* metrics_fd: listening socket for (d); -1: no metrics */
+    int board_fd, board_read_fd, metrics_fd; /* metrics_fd: listening socket for (d); -1: no metrics */
     struct board *board;
     pid_t metrics;
     uint64_t metrics_restart_ns, page_ns;
@@ -131,7 +131,7 @@ static void start_metrics(struct listener *l)
     pid_t pid = fork();
 
     if (pid == 0)
-        become((int[]){ l->metrics_fd, l->board_fd }, 2,
+        become((int[]){ l->metrics_fd, l->board_read_fd }, 2,
                (char *[]){ (char[]){ "weir-gateway: metrics" }, (char[]){ "metrics-process" }, NULL });
     l->metrics = pid > 0 ? pid : 0;
     l->metrics_restart_ns = clock_now_ns() + RESTART_MS_MAX * 1000000ull;
@@ -737,7 +737,7 @@ static enum status prepare(struct listener *l, const struct config *c, const str
         st = metrics_listen(config_string(c, "metrics-address"), (uint16_t)config_u64(c, "metrics-port"), &l->metrics_fd, err);
     if (st != ST_OK)
         return st;
-    if (board_create(&l->board_fd) != ST_OK || board_map(l->board_fd, true, &l->board) != ST_OK) {
+    if (board_create(&l->board_fd, &l->board_read_fd) != ST_OK || board_map(l->board_fd, true, &l->board) != ST_OK) {
         error_set(err, ERR_INTERNAL, NULL, "cannot make the memory of the metrics: %s", strerror(errno));
         return ST_SYSTEM;
     }
@@ -761,7 +761,7 @@ int listener_run(const struct config *c, const struct gateway_places *places, in
         return EXIT_FAILURE;
     l->argc = argc;
     l->argv = argv;
-    l->control = l->kit = l->signals = l->board_fd = l->metrics_fd = -1;
+    l->control = l->kit = l->signals = l->board_fd = l->board_read_fd = l->metrics_fd = -1;
     l->next_number = 1;
     l->jobs_restart_ms = 100;
     l->ready_fd = config_is_set(c, "ready-fd") ? (int)config_u64(c, "ready-fd") : -1;
