@@ -126,7 +126,7 @@ $(B)/tests/fake_worker: $(B)/tests/support/fake_worker.c.o $(call lib,common)
 	@mkdir -p $(@D)
 	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ $(COMMON_LIBS) $(LDLIBS)
 
-tests: $(UNIT) $(EMU_TESTS) $(SIM) $(B)/tests/fake_worker
+tests: $(UNIT) $(EMU_TESTS) $(if $(SAN),,$(B)/gpu_check $(B)/emulation/libweir_cuda.so) $(SIM) $(B)/tests/fake_worker
 
 test:
 	@tools/deps.sh test

@@ -34,7 +34,7 @@ endif
 
 $(CUDA_PLUGIN): $(patsubst %,$(B)/pic/%.o,$(CUDA_SOURCES) $(CUDA_C))
 	@mkdir -p $(@D)
-	$(call Q,LINK)$(CXX) -shared $(LDFLAGS) -Wl,-z,defs -o $@ $^ -L$(CUDA_LIB) -lcudart_static -lxxhash -ldl -lrt -lpthread -lm
+	$(call Q,LINK)$(CXX) -shared $(LDFLAGS) -Wl,-z,defs -o $@ $^ -L$(CUDA_LIB) -lcudart_static $(COMMON_XXHASH) -ldl -lrt -lpthread -lm
 
 $(B)/pic/%.cu.o: %.cu
 	@mkdir -p $(@D)

@@ -1,14 +1,21 @@
-/* load.c - all weights onto the device: packed panel by panel into one of two pinned buffers while the other is on its way.
- * File pages go back as soon as they are read, so the file is never in memory twice. */
+/* load.c - all weights onto the device: packed by all usable processors into one of two pinned buffers while the other is on
+ * its way.  File pages go back as soon as they are read, so the file is never in memory twice. */
 #include "kernels/cuda/engine.h"
 
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/rope.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { STAGING_BYTES = 8 << 20 };
+enum {
+    STAGING_BYTES = 16 << 20,
+    LOAD_THREADS_MAX = 32,
+    ALONE_BYTES = 1 << 20, /* a batch too small to be worth other threads */
+};
 
 struct loader {
     struct backend *b;
@@ -16,9 +23,61 @@ struct loader {
     device_event sent[2];
     bool used[2];
     uint32_t current;
-    uint8_t *scratch;
+    uint8_t *scratch[LOAD_THREADS_MAX];
+    uint32_t n_threads;
     size_t staging_bytes, scratch_bytes;
 };
+
+/* Panels first .. first+n-1 of one matrix, handed out one by one. */
+struct batch {
+    const struct weights *w;
+    const struct tensor *t;
+    uint32_t split_pairs, first, n;
+    uint8_t *out;
+    _Atomic uint32_t next;
+};
+
+struct packer {
+    struct batch *batch;
+    uint8_t *scratch;
+    pthread_t thread;
+};
+
+static void *pack_panels(void *arg)
+{
+    const struct packer *p = arg;
+    struct batch *b = p->batch;
+
+    for (uint32_t i; (i = atomic_fetch_add(&b->next, 1)) < b->n;)
+        weights_pack_panel(b->w, b->t, b->split_pairs, b->first + i, p->scratch, b->out + i * b->w->panel_bytes);
+    return NULL;
+}
+
+/* The caller is one of the threads; those that cannot be started are not missed. */
+static void pack_batch(const struct loader *l, struct batch *b)
+{
+    struct packer packers[LOAD_THREADS_MAX];
+    const uint32_t wanted = b->n * b->w->panel_bytes < ALONE_BYTES ? 1 : l->n_threads;
+    uint32_t n = 1;
+
+    for (; n < wanted; n++) {
+        packers[n] = (struct packer){ .batch = b, .scratch = l->scratch[n] };
+        if (pthread_create(&packers[n].thread, NULL, pack_panels, &packers[n]) != 0)
+            break;
+    }
+    packers[0] = (struct packer){ .batch = b, .scratch = l->scratch[0] };
+    pack_panels(&packers[0]);
+    for (uint32_t i = 1; i < n; i++)
+        pthread_join(packers[i].thread, NULL);
+}
+
+static uint32_t usable_threads(void)
+{
+    cpu_set_t set;
+    const int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+
+    return n < LOAD_THREADS_MAX ? (uint32_t)n : LOAD_THREADS_MAX;
+}
 
 static enum status send(struct loader *l, void *to, size_t bytes)
 {
@@ -40,8 +99,8 @@ static enum status load_matrix(struct loader *l, const struct weights *w, const 
 
     for (uint32_t first = 0, n; first < w->n_panels && st == ST_OK; first += n) {
         n = w->n_panels - first < at_once ? w->n_panels - first : at_once;
-        for (uint32_t i = 0; i < n; i++)
-            weights_pack_panel(w, t, split_pairs, first + i, l->scratch, l->staging[l->current] + i * w->panel_bytes);
+        struct batch batch = { .w = w, .t = t, .split_pairs = split_pairs, .first = first, .n = n, .out = l->staging[l->current] };
+        pack_batch(l, &batch);
         st = send(l, (uint8_t *)(uintptr_t)w->data + first * w->panel_bytes, n * w->panel_bytes);
     }
     if (l->b->m->release_pages != NULL)
@@ -138,10 +197,12 @@ enum status cuda_load(struct backend *b)
     enum status st = ST_NOMEM;
 
     measure_all(&l);
-    l.scratch = aligned_alloc(64, (l.scratch_bytes + 63) / 64 * 64);
+    for (l.n_threads = 0; l.n_threads < usable_threads(); l.n_threads++)
+        if ((l.scratch[l.n_threads] = aligned_alloc(64, (l.scratch_bytes + 63) / 64 * 64)) == NULL)
+            break;
     for (int i = 0; i < 2; i++)
         l.staging[i] = device_take_host(l.staging_bytes);
-    if (l.scratch == NULL || l.staging[0] == NULL || l.staging[1] == NULL)
+    if (l.n_threads == 0 || l.staging[0] == NULL || l.staging[1] == NULL)
         goto out;
     st = device_event_new(&l.sent[0]);
     if (st == ST_OK)
@@ -163,6 +224,7 @@ out:
         device_event_free(l.sent[i]);
         device_drop_host(l.staging[i]);
     }
-    free(l.scratch);
+    for (uint32_t i = 0; i < l.n_threads; i++)
+        free(l.scratch[i]);
     return st;
 }

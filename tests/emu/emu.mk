@@ -23,15 +23,15 @@ $(B)/emu-san/%.cc.o: %.cc
 $(B)/emu-san/%.c.o: %.c
 	@mkdir -p $(@D)
 	$(call Q,EMU)$(EMU_CC) $(CPPFLAGS) $(EMU_CFLAGS) $(EMU_SAN) -c -o $@ $<
-$(B)/emu/%.cu.o: %.cu
+$(B)/emulation/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(EMU_CXX) $(EMU_FLAGS) -O2 -x c++ -c -o $@ $<
-$(B)/emu/%.cc.o: %.cc
+	$(call Q,EMU)$(EMU_CXX) $(EMU_FLAGS) -fPIC -O2 -x c++ -c -o $@ $<
+$(B)/emulation/%.cc.o: %.cc
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(EMU_CXX) $(EMU_FLAGS) -O2 -c -o $@ $<
-$(B)/emu/%.c.o: %.c
+	$(call Q,EMU)$(EMU_CXX) $(EMU_FLAGS) -fPIC -O2 -c -o $@ $<
+$(B)/emulation/%.c.o: %.c
 	@mkdir -p $(@D)
-	$(call Q,EMU)$(EMU_CC) $(CPPFLAGS) $(EMU_CFLAGS) -O2 -c -o $@ $<
+	$(call Q,EMU)$(EMU_CC) $(CPPFLAGS) $(EMU_CFLAGS) -fPIC -O2 -c -o $@ $<
 
 $(B)/emu-san/tests/emu/%.o: tests/emu/%.cc
 	@mkdir -p $(@D)
@@ -39,9 +39,20 @@ $(B)/emu-san/tests/emu/%.o: tests/emu/%.cc
 $(B)/emu-san/tests/emu/%.o: tests/emu/%.c
 	@mkdir -p $(@D)
 	$(call Q,EMU)$(EMU_CC) $(CPPFLAGS) $(EMU_CFLAGS) $(EMU_SAN) -c -o $@ $<
-$(B)/emu/tests/emu/%.o: tests/emu/%.c
+$(B)/emulation/tests/emu/%.o: tests/emu/%.c
 	@mkdir -p $(@D)
 	$(call Q,EMU)$(EMU_CC) $(CPPFLAGS) $(EMU_CFLAGS) -O2 -c -o $@ $<
+
+# The emulated backend as a plug-in, and the program that tests/gpu/run.sh runs plug-ins with: no libraries but xxHash.
+COMMON_XXHASH ?= -lxxhash
+$(B)/emulation/libweir_cuda.so: $(patsubst %,$(B)/emulation/%.o,$(EMU_SOURCES) kernels/cpu/pack.c kernels/cpu/rope.c) \
+        $(patsubst %,$(B)/pic/common/%.c.o,error status log clock utf8 version)
+	$(call Q,LINK)$(EMU_CXX) -shared -o $@ $^ $(COMMON_XXHASH) -lm
+$(B)/gpu_check: $(B)/tests/gpu/gpu_check.c.o \
+        $(patsubst %,$(B)/%.c.o,$(addprefix tests/support/,engine_rig synthetic_model) \
+          $(addprefix worker/,gguf gguf_value model_file) \
+          $(addprefix common/,error status log clock utf8 version)) $(call objs,$(wildcard kernels/cpu/*.c))
+	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ $(COMMON_XXHASH) -ldl $(LDLIBS)
 
 EMU_HELP := $(patsubst %,$(B)/tests/support/%.c.o,engine_rig synthetic_model test_model_path)
 EMU_LINK = $(EMU_CXX) $(LDFLAGS) $(1) -o $@ $^ -lcmocka -ljansson $(COMMON_LIBS) $(LDLIBS)
@@ -50,6 +61,6 @@ $(filter-out $(EMU_PLAIN),$(EMU_TESTS)): $(B)/tests/emu/%: $(B)/emu-san/tests/em
         $(EMU_HELP) $(call lib,worker kernels common)
 	@mkdir -p $(@D)
 	$(call Q,LINK)$(call EMU_LINK,$(EMU_SAN))
-$(EMU_PLAIN): $(B)/tests/emu/%: $(B)/emu/tests/emu/%.o $(patsubst %,$(B)/emu/%.o,$(EMU_SOURCES)) $(EMU_HELP) $(call lib,worker kernels common)
+$(EMU_PLAIN): $(B)/tests/emu/%: $(B)/emulation/tests/emu/%.o $(patsubst %,$(B)/emulation/%.o,$(EMU_SOURCES)) $(EMU_HELP) $(call lib,worker kernels common)
 	@mkdir -p $(@D)
 	$(call Q,LINK)$(call EMU_LINK,)
