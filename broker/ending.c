@@ -46,7 +46,7 @@ static void settle(struct broker *b, struct request *r)
 {
     uint64_t used = (uint64_t)(r->prompt_tokens - r->cached_tokens) + request_completion_tokens(r);
 
-    fair_queue_settle(b->queue, r->account, r->charged, used);
+    fair_queue_settle(b->queue, r->account, r->batch ? QUEUE_BATCH : QUEUE_INTERACTIVE, r->charged, used);
     account_count(&b->accounts.list[r->account], used, clock_real_ms());
     r->charged = 0;
 }

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { NIL = 0xFFFFFFFFu };
 
@@ -22,9 +23,10 @@ struct flow {
     uint32_t head, tail;
 };
 
-struct user_state {
-    uint64_t time;       /* virtual: tokens given, and never before the pool's when it becomes busy */
-    uint32_t n_queued;   /* interactive and batch */
+struct user_state { /* arrays: by class, 0 interactive, 1 batch */
+    uint64_t time[2];      /* virtual: tokens given, and never before the class's when it becomes busy there */
+    uint32_t n_of_class[2];
+    uint32_t n_queued;     /* both */
     uint32_t next, prev; /* list of users with n_queued > 0 */
     bool blocked;
 };
@@ -37,7 +39,7 @@ struct fair_queue {
     uint32_t n_items, n_users, n_models;
     uint32_t busy_head;  /* users with something queued */
     uint32_t length[QUEUE_CLASSES];
-    uint64_t now;        /* the pool's virtual time: that of the last dispatched user, never falls */
+    uint64_t now[2];     /* a class's virtual time: that of its last dispatched user, never falls */
     uint64_t batch_owed; /* interactive tokens dispatched while batch requests waited */
 };
 
@@ -77,11 +79,16 @@ void fair_queue_free(struct fair_queue *q)
     free(q);
 }
 
+static unsigned index_of(unsigned class)
+{
+    return class == QUEUE_BATCH;
+}
+
 static struct flow *flow_of(const struct fair_queue *q, uint32_t user, uint32_t model, unsigned class)
 {
     if (class == QUEUE_RESUMED)
         return (struct flow *)&q->resumed;
-    return &q->flows[((size_t)user * q->n_models + model) * 2 + (class == QUEUE_BATCH)];
+    return &q->flows[((size_t)user * q->n_models + model) * 2 + index_of(class)];
 }
 
 static void busy_add(struct fair_queue *q, uint32_t user)
@@ -126,11 +133,11 @@ void fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_
     q->length[class]++;
     if (class == QUEUE_RESUMED)
         return;
-    if (u->n_queued++ == 0) {
-        if (u->time < q->now)
-            u->time = q->now;
+    unsigned at = index_of(class);
+    if (u->n_of_class[at]++ == 0 && u->time[at] < q->now[at])
+        u->time[at] = q->now[at];
+    if (u->n_queued++ == 0)
         busy_add(q, user);
-    }
 }
 
 static void unlink_item(struct fair_queue *q, uint32_t item)
@@ -148,7 +155,10 @@ static void unlink_item(struct fair_queue *q, uint32_t item)
         f->tail = it->prev;
     it->queued = false;
     q->length[it->class]--;
-    if (it->class != QUEUE_RESUMED && --q->users[it->user].n_queued == 0)
+    if (it->class == QUEUE_RESUMED)
+        return;
+    q->users[it->user].n_of_class[index_of(it->class)]--;
+    if (--q->users[it->user].n_queued == 0)
         busy_drop(q, it->user);
 }
 
@@ -174,6 +184,7 @@ void fair_queue_block_user(struct fair_queue *q, uint32_t user, bool blocked)
 static uint32_t best_of_class(const struct fair_queue *q, enum queue_class class, uint32_t models)
 {
     uint32_t best = NIL, best_user = NIL;
+    unsigned at = index_of(class);
 
     if (q->length[class] == 0)
         return NIL;
@@ -182,7 +193,8 @@ static uint32_t best_of_class(const struct fair_queue *q, enum queue_class class
 
         if (u->blocked)
             continue;
-        if (best != NIL && (u->time > q->users[best_user].time || (u->time == q->users[best_user].time && user > best_user)))
+        uint64_t time = u->time[at], best_time = best != NIL ? q->users[best_user].time[at] : 0;
+        if (best != NIL && (time > best_time || (time == best_time && user > best_user)))
             continue;
         for (uint32_t model = 0; model < q->n_models; model++) {
             uint32_t head = flow_of(q, user, model, class)->head;
@@ -214,14 +226,15 @@ uint64_t fair_queue_take(struct fair_queue *q, uint32_t item)
     assert(fair_queue_holds(q, item));
     struct item *it = &q->items[item];
     struct user_state *u = &q->users[it->user];
-    uint64_t tag = u->time;
+    unsigned at = index_of(it->class);
 
     unlink_item(q, item);
-    if (it->class == QUEUE_RESUMED)
-        return tag;
-    if (q->now < u->time)
-        q->now = u->time;
-    u->time += it->cost;
+    if (it->class == QUEUE_RESUMED) /* early in either class */
+        return u->time[0] < u->time[1] ? u->time[0] : u->time[1];
+    uint64_t tag = u->time[at];
+    if (q->now[at] < tag)
+        q->now[at] = tag;
+    u->time[at] += it->cost;
     if (it->class == QUEUE_BATCH) {
         uint64_t paid = it->cost * FAIR_BATCH_SHARE;
 
@@ -234,22 +247,22 @@ uint64_t fair_queue_take(struct fair_queue *q, uint32_t item)
     return tag;
 }
 
-void fair_queue_settle(struct fair_queue *q, uint32_t user, uint64_t charged, uint64_t used)
+void fair_queue_settle(struct fair_queue *q, uint32_t user, enum queue_class class, uint64_t charged, uint64_t used)
 {
-    assert(user < q->n_users);
-    struct user_state *u = &q->users[user];
+    assert(user < q->n_users && class != QUEUE_RESUMED);
+    uint64_t *time = &q->users[user].time[index_of(class)];
 
     if (used >= charged)
-        u->time += used - charged;
+        *time += used - charged;
     else
-        u->time -= charged - used < u->time ? charged - used : u->time;
+        *time -= charged - used < *time ? charged - used : *time;
 }
 
 void fair_queue_reset_user(struct fair_queue *q, uint32_t user)
 {
     assert(user < q->n_users);
     assert(q->users[user].n_queued == 0);
-    q->users[user].time = q->now;
+    memcpy(q->users[user].time, q->now, sizeof(q->now));
     q->users[user].blocked = false;
 }
 
@@ -275,10 +288,10 @@ uint32_t fair_queue_user_length(const struct fair_queue *q, uint32_t user)
     return q->users[user].n_queued;
 }
 
-uint64_t fair_queue_user_time(const struct fair_queue *q, uint32_t user)
+uint64_t fair_queue_user_time(const struct fair_queue *q, uint32_t user, enum queue_class class)
 {
-    assert(user < q->n_users);
-    return q->users[user].time;
+    assert(user < q->n_users && class != QUEUE_RESUMED);
+    return q->users[user].time[index_of(class)];
 }
 
 uint32_t fair_queue_ahead(const struct fair_queue *q, uint32_t item, uint32_t most)
@@ -314,16 +327,18 @@ void fair_queue_check(const struct fair_queue *q)
 
     n[QUEUE_RESUMED] = check_flow(q, &q->resumed, 0, 0, QUEUE_RESUMED);
     for (uint32_t user = 0; user < q->n_users; user++) {
-        uint32_t of_user = 0;
+        uint32_t of_user = 0, of_class[2] = { 0 };
 
         for (uint32_t model = 0; model < q->n_models; model++)
             for (unsigned class = QUEUE_INTERACTIVE; class <= QUEUE_BATCH; class++) {
                 uint32_t length = check_flow(q, flow_of(q, user, model, class), user, model, class);
 
                 of_user += length;
+                of_class[index_of(class)] += length;
                 n[class] += length;
             }
         assert(of_user == q->users[user].n_queued);
+        assert(memcmp(of_class, q->users[user].n_of_class, sizeof(of_class)) == 0);
         n_busy += of_user > 0;
     }
     for (uint32_t user = q->busy_head; user != NIL; user = q->users[user].next) {

@@ -1,8 +1,10 @@
 /* fair_queue.h - which request goes to a worker next, so that users share the pool by tokens.
  *
- * Start-time fair queueing (Goyal, Vin, Cheng 1996) with tokens as the unit of service.  Every user has a virtual time: the
- * tokens given to it so far.  The next request is the oldest one of the user whose virtual time is least.  A user that comes
- * back after a pause is moved up to the pool's virtual time, so idleness earns no credit.  What a request will cost is only
+ * Start-time fair queueing (Goyal, Vin, Cheng 1996) with tokens as the unit of service.  Every user has a virtual time in each
+ * class: the tokens given to it there so far.  The next request of a class is the oldest one of the user whose virtual time is
+ * least.  A user that comes back after a pause is moved up to the class's virtual time, so idleness earns no credit.  (One time
+ * for both classes would not do: interactive users run ahead because of their class, and a batch user whose queue was empty
+ * for a moment would be moved up to them, far behind its equals.)  What a request will cost is only
  * known afterwards: it is charged at dispatch with an estimate and settled by count when it ends.
  *
  *   class              order
@@ -44,13 +46,13 @@ void fair_queue_block_user(struct fair_queue *q, uint32_t user, bool blocked);
 int64_t fair_queue_pick(const struct fair_queue *q, uint32_t interactive_models, uint32_t batch_models);
 
 /* Dispatch: takes the item out, charges its user (not in class RESUMED).  Gives the fair tag that the worker orders by: the user's
- * virtual time before the charge. */
+ * virtual time in the class before the charge; of a resumed one the lesser of both. */
 uint64_t fair_queue_take(struct fair_queue *q, uint32_t item);
 
-/* The end of a dispatched request: its user was charged `charged` tokens and used `used`. */
-void fair_queue_settle(struct fair_queue *q, uint32_t user, uint64_t charged, uint64_t used);
+/* The end of a dispatched request: its user was charged `charged` tokens in this class (not RESUMED) and used `used`. */
+void fair_queue_settle(struct fair_queue *q, uint32_t user, enum queue_class class, uint64_t charged, uint64_t used);
 
-/* A user's number is given to another person: its virtual time starts at the pool's.  Nothing of it may be queued. */
+/* A user's number is given to another person: its virtual times start at the classes'.  Nothing of it may be queued. */
 void fair_queue_reset_user(struct fair_queue *q, uint32_t user);
 
 /* Walk the requests of class RESUMED, oldest first: which of them can run where is for the caller to say.  FAIR_NONE at the end. */
@@ -59,7 +61,7 @@ int64_t fair_queue_next_resumed(const struct fair_queue *q, uint32_t item);
 
 uint32_t fair_queue_length(const struct fair_queue *q, enum queue_class class);
 uint32_t fair_queue_user_length(const struct fair_queue *q, uint32_t user);
-uint64_t fair_queue_user_time(const struct fair_queue *q, uint32_t user); /* virtual time, for tests and status */
+uint64_t fair_queue_user_time(const struct fair_queue *q, uint32_t user, enum queue_class class); /* for tests and status */
 
 /* How many items of the same user, model and class stand before this queued one, counted up to `most`. */
 uint32_t fair_queue_ahead(const struct fair_queue *q, uint32_t item, uint32_t most);

@@ -116,13 +116,30 @@ static void settling_charges_what_was_used(void **state)
     (void)state;
     fair_queue_push(q, 0, 0, 0, QUEUE_BATCH, 500);
     assert_int_equal(fair_queue_take(q, 0), 0);
-    assert_int_equal(fair_queue_user_time(q, 0), 500);
-    fair_queue_settle(q, 0, 500, 20);
-    assert_int_equal(fair_queue_user_time(q, 0), 20);
-    fair_queue_settle(q, 0, 10, 100);
-    assert_int_equal(fair_queue_user_time(q, 0), 110);
-    fair_queue_settle(q, 0, 10000, 0); /* a refund never makes a debt of the pool's */
-    assert_int_equal(fair_queue_user_time(q, 0), 0);
+    assert_int_equal(fair_queue_user_time(q, 0, QUEUE_BATCH), 500);
+    fair_queue_settle(q, 0, QUEUE_BATCH, 500, 20);
+    assert_int_equal(fair_queue_user_time(q, 0, QUEUE_BATCH), 20);
+    fair_queue_settle(q, 0, QUEUE_BATCH, 10, 100);
+    assert_int_equal(fair_queue_user_time(q, 0, QUEUE_BATCH), 110);
+    fair_queue_settle(q, 0, QUEUE_BATCH, 10000, 0); /* a refund never makes a debt of the pool's */
+    assert_int_equal(fair_queue_user_time(q, 0, QUEUE_BATCH), 0);
+    fair_queue_free(q);
+}
+
+static void a_batch_user_is_not_moved_up_to_interactive_ones(void **state)
+{
+    struct fair_queue *q = make();
+
+    (void)state;
+    for (int i = 0; i < 100; i++) { /* user 0 chats a lot */
+        fair_queue_push(q, 0, 0, 0, QUEUE_INTERACTIVE, 1000);
+        fair_queue_take(q, 0);
+    }
+    fair_queue_push(q, 1, 1, 0, QUEUE_BATCH, 100); /* users 1 and 2 are equals; 2 had nothing queued for a moment */
+    fair_queue_push(q, 2, 2, 0, QUEUE_BATCH, 100);
+    fair_queue_take(q, 2);
+    fair_queue_push(q, 2, 2, 0, QUEUE_BATCH, 100);
+    assert_true(fair_queue_user_time(q, 2, QUEUE_BATCH) <= fair_queue_user_time(q, 1, QUEUE_BATCH) + 100);
     fair_queue_free(q);
 }
 
@@ -135,7 +152,7 @@ struct oracle_item {
     uint64_t order, cost;
 };
 static struct oracle_item oracle[ITEMS];
-static uint64_t oracle_time[USERS], oracle_now, oracle_owed, oracle_order;
+static uint64_t oracle_time[USERS][QUEUE_CLASSES], oracle_now[QUEUE_CLASSES], oracle_owed, oracle_order;
 static int oracle_blocked[USERS];
 
 static uint32_t oracle_length(int user, int class)
@@ -158,8 +175,8 @@ static int oracle_best(enum queue_class class, uint32_t models)
 
         if (!a->queued || a->class != class || oracle_blocked[a->user] || (models >> a->model & 1) == 0)
             continue;
-        if (best < 0 || oracle_time[a->user] < oracle_time[b->user] ||
-            (oracle_time[a->user] == oracle_time[b->user] &&
+        if (best < 0 || oracle_time[a->user][class] < oracle_time[b->user][class] ||
+            (oracle_time[a->user][class] == oracle_time[b->user][class] &&
              (a->user < b->user || (a->user == b->user && (a->model < b->model || (a->model == b->model && a->order < b->order))))))
             best = i;
     }
@@ -182,9 +199,9 @@ static void oracle_take(int at)
     it->queued = 0;
     if (it->class == QUEUE_RESUMED)
         return;
-    if (oracle_now < oracle_time[it->user])
-        oracle_now = oracle_time[it->user];
-    oracle_time[it->user] += it->cost;
+    if (oracle_now[it->class] < oracle_time[it->user][it->class])
+        oracle_now[it->class] = oracle_time[it->user][it->class];
+    oracle_time[it->user][it->class] += it->cost;
     if (it->class == QUEUE_BATCH)
         oracle_owed = oracle_owed > it->cost * FAIR_BATCH_SHARE ? oracle_owed - it->cost * FAIR_BATCH_SHARE : 0;
     else
@@ -199,8 +216,8 @@ static void random_push(struct fair_queue *q)
 
     if (oracle[at].queued)
         return;
-    if (class != QUEUE_RESUMED && oracle_length((int)user, -1) == 0 && oracle_time[user] < oracle_now)
-        oracle_time[user] = oracle_now;
+    if (class != QUEUE_RESUMED && oracle_length((int)user, (int)class) == 0 && oracle_time[user][class] < oracle_now[class])
+        oracle_time[user][class] = oracle_now[class];
     oracle[at] = (struct oracle_item){ 1, user, model, class, oracle_order++, cost };
     fair_queue_push(q, at, user, model, class, cost);
 }
@@ -213,7 +230,7 @@ static void random_dispatch(struct fair_queue *q)
     assert_int_equal(fair_queue_pick(q, interactive, batch), want);
     if (want < 0)
         return;
-    assert_int_equal(fair_queue_take(q, (uint32_t)want), oracle_time[oracle[want].user]);
+    assert_int_equal(fair_queue_take(q, (uint32_t)want), oracle_time[oracle[want].user][oracle[want].class]);
     oracle_take(want);
 }
 
@@ -236,8 +253,11 @@ static void random_other(struct fair_queue *q)
     case 2: {
         uint64_t charged = random_below(&rng, 300), used = random_below(&rng, 300);
 
-        fair_queue_settle(q, user, charged, used);
-        oracle_time[user] = oracle_time[user] + used > charged ? oracle_time[user] + used - charged : 0;
+        enum queue_class class = random_below(&rng, 2) ? QUEUE_BATCH : QUEUE_INTERACTIVE;
+        uint64_t *time = &oracle_time[user][class];
+
+        fair_queue_settle(q, user, class, charged, used);
+        *time = *time + used > charged ? *time + used - charged : 0;
         break;
     }
     default:
@@ -283,6 +303,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_model_without_room_does_not_hold_up_another),
         cmocka_unit_test(a_blocked_user_is_passed_over),
         cmocka_unit_test(settling_charges_what_was_used),
+        cmocka_unit_test(a_batch_user_is_not_moved_up_to_interactive_ones),
         cmocka_unit_test(does_what_an_array_would_do),
     };
     rng = random_start(argc, argv, 200000);
