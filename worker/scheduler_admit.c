@@ -129,8 +129,11 @@ static bool waits_for_prefix(struct scheduler *s, struct sequence *seq, uint64_t
         return true;
     const struct sequence *before = seq->waits_for;
     seq->waits_for = waited_enough(s, seq, now_ns) ? NULL : find_computing(s, seq, &seq->waits_until);
+    /* At once: who is waited for keeps its slot from newcomers of this plan, and who is no longer waited for does not. */
     if (before != NULL && before != seq->waits_for)
-        scheduler_lend(s); /* a class that is no longer lent must not keep its slot from anybody */
+        scheduler_lend(s);
+    else if (seq->waits_for != NULL && seq->interactive)
+        seq->waits_for->lent_interactive = true;
     if (seq->waits_for == NULL)
         return false;
     if (seq->waits_since_ns == 0) {
