@@ -19,6 +19,7 @@ enum {
     MEMORY = 8,
     MAIL_US = 50
 };
+enum { POISON_MAX = 6 }; /* each costs two deaths, and a death by own fault up to 30 s of back-off */
 static const uint64_t ms = 1000000;
 static const char *const words[] = {"the ", "then ", "in ", "her ",      "er ",          "a", "b ",
                                     "zz ",  "Q",     "7 ",  "\xc3\xa9 ", "\xe2\x82\xac", ". "};
@@ -214,7 +215,8 @@ static void draw_wishes(struct ask *a, uint32_t profile)
         q->stops[i] = ((const char *const[]){"e", "xy", "the", "\xc3\xa9", "A", "in"})[random_below(r, 6)];
     a->deadline_ms =
         fault_is_on(FAULT_DEADLINE) && chance(&sim.faults, 4) ? random_below(&sim.faults, 2000) + 1 : 0;
-    a->poison = random_below(&sim.faults, 100) < sim.plan.poison_percent;
+    a->poison = sim.seen.poisoned < POISON_MAX && random_below(&sim.faults, 100) < sim.plan.poison_percent;
+    sim.seen.poisoned += a->poison;
     if (a->poison) { /* pool.c knows it by this seed */
         a->has_seed = true;
         q->sampling.seed = POISON_SEED | random_below(r, 1000);

@@ -133,7 +133,9 @@ static void check_interactive(uint32_t slot, const struct scheduler *s, const st
         if (!could_run(w))
             continue;
         bool blocks_full = claimed_by_high(s) + blocks_for(w->n_tokens) > s->opt.n_blocks;
-        bool rows_full = v.high_unfinished && !v.low_prefill;
+        bool rows_full =
+            !v.low_prefill &&
+            (v.high_unfinished || (v.n_high_prefills >= PREFILLS_A_CLASS && s->opt.step_ns_max != 0));
         const struct choice *c = w->owner;
         if (!blocks_full && !rows_full)
             print_all(s);

@@ -24,8 +24,8 @@ static struct broker *broker;
 static struct random dice;
 
 static struct { /* by account number */
-    uint32_t n_out, n_out_max;
-} users[ACCOUNTS_MAX];
+    uint32_t n_queued, n_out, n_out_max;
+} users[ACCOUNTS_MAX][QUEUE_CLASSES];
 static enum queue_class item_class[REQUESTS_MAX];
 static uint64_t cost_max;
 static uint32_t n_passes;
@@ -145,8 +145,13 @@ void __wrap_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, 
                             enum queue_class class, uint64_t cost);
 uint64_t __real_fair_queue_take(struct fair_queue *q, uint32_t item);
 uint64_t __wrap_fair_queue_take(struct fair_queue *q, uint32_t item);
-void __real_fair_queue_settle(struct fair_queue *q, uint32_t user, uint64_t charged, uint64_t used);
-void __wrap_fair_queue_settle(struct fair_queue *q, uint32_t user, uint64_t charged, uint64_t used);
+void __real_fair_queue_settle(struct fair_queue *q, uint32_t user, enum queue_class class, uint64_t charged,
+                              uint64_t used);
+void __wrap_fair_queue_settle(struct fair_queue *q, uint32_t user, enum queue_class class, uint64_t charged,
+                              uint64_t used);
+
+void __real_fair_queue_remove(struct fair_queue *q, uint32_t item);
+void __wrap_fair_queue_remove(struct fair_queue *q, uint32_t item);
 
 static void note_cost(uint64_t tokens)
 {
@@ -157,70 +162,71 @@ void __wrap_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, 
                             enum queue_class class, uint64_t cost)
 {
     item_class[item] = class;
+    users[user][class].n_queued++;
     note_cost(cost);
     __real_fair_queue_push(q, item, user, model, class, cost);
+}
+
+void __wrap_fair_queue_remove(struct fair_queue *q, uint32_t item)
+{
+    users[broker->requests.list[item].account][item_class[item]].n_queued--;
+    __real_fair_queue_remove(q, item);
 }
 
 uint64_t __wrap_fair_queue_take(struct fair_queue *q, uint32_t item)
 {
     uint32_t user = broker->requests.list[item].account;
-    if (item_class[item] != QUEUE_RESUMED && ++users[user].n_out > users[user].n_out_max)
-        users[user].n_out_max = users[user].n_out;
+    enum queue_class class = item_class[item];
+    users[user][class].n_queued--;
+    if (class != QUEUE_RESUMED && ++users[user][class].n_out > users[user][class].n_out_max)
+        users[user][class].n_out_max = users[user][class].n_out;
     uint64_t tag = __real_fair_queue_take(q, item);
-    trace("take user=%u class=%d tag=%llu time=%llu queued=%u", user, (int)item_class[item],
-          (unsigned long long)tag, (unsigned long long)fair_queue_user_time(q, user),
+    trace("take user=%u class=%d tag=%llu queued=%u", user, (int)class, (unsigned long long)tag,
           fair_queue_user_length(q, user));
     return tag;
 }
 
-void __wrap_fair_queue_settle(struct fair_queue *q, uint32_t user, uint64_t charged, uint64_t used)
+void __wrap_fair_queue_settle(struct fair_queue *q, uint32_t user, enum queue_class class, uint64_t charged,
+                              uint64_t used)
 {
-    sim_demand(users[user].n_out > 0, "a request of account %u is settled that was never charged", user);
-    users[user].n_out--;
+    sim_demand(users[user][class].n_out > 0, "a request of account %u is settled that was never charged",
+               user);
+    users[user][class].n_out--;
     note_cost(charged);
     note_cost(used);
-    __real_fair_queue_settle(q, user, charged, used);
-    trace("settle user=%u charged=%llu used=%llu time=%llu", user, (unsigned long long)charged,
-          (unsigned long long)used, (unsigned long long)fair_queue_user_time(q, user));
+    __real_fair_queue_settle(q, user, class, charged, used);
+    trace("settle user=%u class=%d charged=%llu used=%llu time=%llu", user, (int)class,
+          (unsigned long long)charged, (unsigned long long)used,
+          (unsigned long long)fair_queue_user_time(q, user, class));
 }
 
-static uint32_t user_of_account(uint32_t account)
+/* Two users, both with something of this class queued. */
+static void check_pair(uint32_t a, uint32_t b, enum queue_class class)
 {
-    return (uint32_t)strtoul(broker->accounts.list[account].name + 1, NULL, 10); /* "u3" */
-}
-
-/* Two users of one class, both with something queued. */
-static void check_pair(uint32_t a, uint32_t b)
-{
-    uint64_t time_a = fair_queue_user_time(broker->queue, a), time_b = fair_queue_user_time(broker->queue, b);
+    uint64_t time_a = fair_queue_user_time(broker->queue, a, class),
+             time_b = fair_queue_user_time(broker->queue, b, class);
     uint64_t apart = time_a > time_b ? time_a - time_b : time_b - time_a;
-    uint32_t n = users[a].n_out_max > users[b].n_out_max ? users[a].n_out_max : users[b].n_out_max;
-    uint64_t bound = cost_max * (1 + 2 * (uint64_t)n);
+    uint32_t n_a = users[a][class].n_out_max, n_b = users[b][class].n_out_max;
+    uint64_t bound = cost_max * (1 + 2 * (uint64_t)(n_a > n_b ? n_a : n_b));
     if (apart > sim.seen.fair_worst) {
         sim.seen.fair_worst = apart;
         sim.seen.fair_bound = bound;
     }
     sim_demand(apart <= bound,
-               "users %s and %s both wait, and are %llu tokens apart; the bound is %llu (profile %u, %u and "
-               "%u queued, %u and %u out, times %llu, %llu, dearest %llu)",
-               broker->accounts.list[a].name, broker->accounts.list[b].name, (unsigned long long)apart,
-               (unsigned long long)bound, sim.plan.profile[user_of_account(a)],
-               fair_queue_user_length(broker->queue, a), fair_queue_user_length(broker->queue, b),
-               users[a].n_out, users[b].n_out, (unsigned long long)time_a, (unsigned long long)time_b,
-               (unsigned long long)cost_max);
+               "users %s and %s both wait in class %d, and are %llu tokens apart; the bound is %llu",
+               broker->accounts.list[a].name, broker->accounts.list[b].name, (int)class,
+               (unsigned long long)apart, (unsigned long long)bound);
 }
 
 static void check_shares(void)
 {
     if (sim.plan.user_running_max > 0)
         return;
-    for (uint32_t a = 0; a < broker->accounts.n; a++)
-        for (uint32_t b = a + 1; b < broker->accounts.n; b++) {
-            uint32_t profile = sim.plan.profile[user_of_account(a)];
-            if (profile != PROFILE_MIXED && profile == sim.plan.profile[user_of_account(b)] &&
-                fair_queue_user_length(broker->queue, a) > 0 && fair_queue_user_length(broker->queue, b) > 0)
-                check_pair(a, b);
-        }
+    for (enum queue_class class = QUEUE_INTERACTIVE; class <= QUEUE_BATCH; class ++)
+        for (uint32_t a = 0; a < broker->accounts.n; a++)
+            for (uint32_t b = a + 1; b < broker->accounts.n; b++)
+                if (users[a][class].n_queued > 0 && users[b][class].n_queued > 0)
+                    check_pair(a, b, class);
 }
 
 /* --- what the others may know of it ------------------------------------------------------------ */
@@ -333,8 +339,9 @@ void side_stop(void)
     sim_demand(broker->requests.bytes == 0, "requests are over, and %llu bytes are counted",
                (unsigned long long)broker->requests.bytes);
     for (uint32_t a = 0; a < broker->accounts.n; a++)
-        sim_demand(users[a].n_out == 0, "account %u has %u requests charged and not settled", a,
-                   users[a].n_out);
+        for (int class = QUEUE_INTERACTIVE; class <= QUEUE_BATCH; class ++)
+            sim_demand(users[a][class].n_out == 0, "account %u has %u requests charged and not settled", a,
+                       users[a][class].n_out);
     broker->state = BROKER_STOPPING;
     broker->stop_due_ns = sim.now_ns;
 }

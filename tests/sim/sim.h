@@ -96,7 +96,7 @@ struct sim {
 
     /* what happened, for the summary */
     struct {
-        uint32_t asks, done, errors, cancelled, gone, deaths, takeovers, blamed, preemptions, plans,
+        uint32_t asks, done, errors, cancelled, gone, deaths, takeovers, blamed, poisoned, preemptions, plans,
             kills[N_FAULTS];
         uint64_t tokens, rows, cached, fair_worst, fair_bound;
     } seen;
