@@ -130,7 +130,8 @@ struct backend_api {
     /* Wait (the CPU backend computes here, with the caller as its first thread) and fetch.  ret_results [n_entries]. */
     enum status (*step_wait)(struct backend *b, backend_ticket t, struct step_result *ret_results);
 
-    /* Start a copy of one whole block.  It is ordered after the steps submitted before it and before those after it. */
+    /* Start a copy of one whole block.  It is ordered after the steps and copies submitted before it and before those after
+     * it, so the blocks it names may be handed on at once; `host` stays with it until it is done. */
     enum status (*copy_submit)(struct backend *b, const struct block_copy *c, backend_ticket *ret_ticket);
     enum status (*copy_poll)(struct backend *b, backend_ticket t); /* ST_OK done, ST_AGAIN, ST_SYSTEM */
 };

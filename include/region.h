@@ -18,7 +18,7 @@
  *   arena         broker                worker; a ring of bytes: a record's bytes are free again when the request ring's
  *                                       head has passed the message that named it, so the worker copies before it pops
  *
- * Descriptors of a worker at exec (REGION_FD_*): nothing else is open but standard input (/dev/null), output, error. */
+ * Descriptors of a worker at exec (REGION_FD_*; all but those of the store are always there): nothing else is open but standard input (/dev/null), output, error. */
 #ifndef REGION_H
 #define REGION_H
 
@@ -32,13 +32,14 @@
 #include "status.h"
 
 #define REGION_MAGIC 0x52494557u /* "WEIR" */
-enum { REGION_VERSION = 1 };
+enum { REGION_VERSION = 2 };
 
 enum {
     REGION_FD_MEMORY = 3,       /* the memfd */
     REGION_FD_REQUEST_BELL = 4, /* eventfd: broker wakes worker */
     REGION_FD_EVENT_BELL = 5,   /* eventfd: worker wakes broker */
     REGION_FD_CONTROL = 6,      /* socketpair: end of file on it means that the broker is gone */
+    REGION_FD_STORE = 7,        /* partition.h: the own partition, then those of others without a gap; or nothing */
 };
 
 struct region_header {
@@ -82,11 +83,17 @@ struct region_card {
     X(requests_started) X(requests_ended)                                                 \
     X(preemptions)                                                                        \
     X(evictions)            /* blocks evicted to make room */                             \
+    X(store_hits)           /* blocks that came back from the own part of the host store */ \
+    X(store_hits_other)     /* ... that came from another worker's */                     \
+    X(store_refused)        /* found there, and not believed: overwritten meanwhile, or broken */ \
+    X(store_puts)           /* blocks copied to the own part */                           \
+    X(store_evictions)      /* ... and evicted from it */                                 \
     X(heartbeat_ns)         /* CLOCK_MONOTONIC of the last pass of the worker's loop */   \
     X(step_began_ns)        /* 0 while no step is running */                              \
     X(running_seqs) X(waiting_requests)     /* levels from here on */                     \
     X(waiting_tokens)       /* prompt tokens not yet computed, running and waiting */     \
-    X(blocks_free) X(blocks_pinned) X(blocks_cached) X(blocks_moving)
+    X(blocks_free) X(blocks_pinned) X(blocks_cached) X(blocks_moving)                     \
+    X(store_blocks) X(store_blocks_max)     /* in the own part of the host store, and how many it holds; 0: none */
 
 struct region_stats {
 #define X(name) _Atomic uint64_t name;

@@ -172,13 +172,48 @@ static void say_device(const struct engine *e)
              e->sizes.n_blocks, e->memory.block_bytes, e->memory.weights, e->sizes.context_tokens);
 }
 
+/* The host store, if the broker gave us one.  Without it the worker serves all the same. */
+static struct host_store *open_store(const struct engine *e)
+{
+    struct host_store *store = NULL;
+    int fds[WORKERS_MAX];
+    uint32_t n = 0;
+
+    while (n < WORKERS_MAX && fcntl(REGION_FD_STORE + (int)n, F_GET_SEALS) >= 0) {
+        fds[n] = REGION_FD_STORE + (int)n;
+        n++;
+    }
+    if (n == 0)
+        return NULL;
+    struct host_store_options o = { .own_fd = fds[0],
+                                    .other_fds = fds + 1,
+                                    .n_others = n - 1,
+                                    .block_bytes = e->memory.block_bytes,
+                                    .numerics_id = e->info.numerics_id };
+    enum status st = host_store_new(&o, &store);
+    if (st != ST_OK) {
+        log_warn("no_store_of_its_own", "reason=\"%s\"", status_text(st));
+        o.own_fd = -1;
+        st = o.n_others > 0 ? host_store_new(&o, &store) : st;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        close(fds[i]); /* the mappings stay */
+    if (st != ST_OK)
+        return NULL;
+    struct host_store_counts counts = host_store_counts(store);
+    log_info("store", "blocks=%u adopted=%u others=%u", counts.n_slots, counts.n_adopted, n - 1);
+    return store;
+}
+
 static int serve(const struct config *c, struct region *region, struct engine *e, struct error *err)
 {
     struct worker_options wo = worker_options(c);
+    wo.store = open_store(e);
     struct worker *w = NULL;
     enum status st = worker_new(e, region, &wo, &w);
     if (st != ST_OK) {
         error_set(err, ERR_INTERNAL, "", "cannot set up the worker: %s", status_text(st));
+        host_store_free(wo.store);
         return EXIT_CANNOT_START;
     }
     confine_self(e->choice.api == backend_cpu());
@@ -189,6 +224,7 @@ static int serve(const struct config *c, struct region *region, struct engine *e
     if (st != ST_OK)
         _exit(st == ST_GONE ? 0 : EXIT_BROKEN); /* nobody waits for memory to be given back in order */
     worker_free(w);
+    host_store_free(wo.store);
     return 0;
 }
 

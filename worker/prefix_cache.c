@@ -9,10 +9,22 @@
 #include <assert.h>
 #include <stdlib.h>
 
+enum { SAVES_AT_ONCE = 256 }; /* most of them find that the block is there already */
+
+struct shelving { /* of one block */
+    struct block_key key;
+    uint32_t position;
+    bool queued;
+};
+
 struct prefix_cache {
     struct kv_cache *kv;
     struct prefix_index *index;
     uint64_t n_evictions;
+    const struct block_shelf *shelf; /* NULL: none, and then nothing below */
+    struct shelving *shelving;       /* [n_blocks]; key and position of published full blocks */
+    uint32_t *queue;                 /* [n_blocks] blocks to be offered: a ring from queue_head, n_queued long */
+    uint32_t queue_head, n_queued;
 };
 
 enum status prefix_cache_new(uint32_t n_blocks, uint64_t secret, struct prefix_cache **ret_cache)
@@ -39,8 +51,112 @@ void prefix_cache_free(struct prefix_cache *pc)
         return;
     prefix_index_free(pc->index);
     kv_cache_free(pc->kv);
+    free(pc->shelving);
+    free(pc->queue);
     free(pc);
 }
+
+enum status prefix_cache_attach(struct prefix_cache *pc, const struct block_shelf *shelf)
+{
+    assert(pc->shelf == NULL && prefix_index_n_nodes(pc->index) == 0);
+    uint32_t n = kv_cache_n_blocks(pc->kv);
+    pc->shelving = calloc(n, sizeof(*pc->shelving));
+    pc->queue = calloc(n, sizeof(*pc->queue));
+    if (pc->shelving == NULL || pc->queue == NULL)
+        return ST_NOMEM;
+    pc->shelf = shelf;
+    return ST_OK;
+}
+
+/* --- the shelf ---------------------------------------------------------------------------------- */
+
+static struct block_key key_below(const struct prefix_cache *pc, struct prefix_scope scope, uint32_t parent)
+{
+    return parent == KV_BLOCK_NONE ? block_key_root(&pc->shelf->secret, scope) : pc->shelving[parent].key;
+}
+
+/* The name of the block that holds the next tokens below parent. */
+static struct block_name name_below(const struct prefix_cache *pc, struct prefix_scope scope, uint32_t parent,
+                                    const int32_t *tokens)
+{
+    struct block_key above = key_below(pc, scope, parent);
+    return (struct block_name){ .scope = scope,
+                                .key = block_key_next(&pc->shelf->secret, above, tokens),
+                                .parent = above,
+                                .position = parent == KV_BLOCK_NONE ? 0 : pc->shelving[parent].position + 1,
+                                .tokens = tokens };
+}
+
+static bool is_shelvable(const struct prefix_cache *pc, uint32_t block)
+{
+    return pc->shelf != NULL && prefix_index_has(pc->index, block) && prefix_index_n_tokens(pc->index, block) == BLOCK_TOKENS;
+}
+
+static void enqueue(struct prefix_cache *pc, uint32_t block)
+{
+    if (!is_shelvable(pc, block) || pc->shelving[block].queued)
+        return;
+    pc->shelving[block].queued = true;
+    pc->queue[(pc->queue_head + pc->n_queued++) % kv_cache_n_blocks(pc->kv)] = block;
+}
+
+/* It was published: from now on it has a name. */
+static void give_name(struct prefix_cache *pc, uint32_t block)
+{
+    if (!is_shelvable(pc, block))
+        return;
+    struct block_name name = name_below(pc, prefix_index_scope(pc->index, block), prefix_index_parent(pc->index, block),
+                                        prefix_index_tokens(pc->index, block));
+    pc->shelving[block].key = name.key;
+    pc->shelving[block].position = name.position;
+}
+
+static enum shelf_answer offer(struct prefix_cache *pc, uint32_t block)
+{
+    struct prefix_scope scope = prefix_index_scope(pc->index, block);
+    struct block_name name = { .scope = scope,
+                               .key = pc->shelving[block].key,
+                               .parent = key_below(pc, scope, prefix_index_parent(pc->index, block)),
+                               .position = pc->shelving[block].position,
+                               .tokens = prefix_index_tokens(pc->index, block) };
+    return pc->shelf->save(pc->shelf->ctx, &name, block);
+}
+
+bool prefix_cache_save_some(struct prefix_cache *pc)
+{
+    for (uint32_t i = 0; i < SAVES_AT_ONCE && pc->n_queued > 0; i++) {
+        uint32_t block = pc->queue[pc->queue_head];
+        if (is_shelvable(pc, block) && offer(pc, block) == SHELF_LATER) /* it may have been evicted since */
+            return true;
+        pc->shelving[block].queued = false;
+        pc->queue_head = (pc->queue_head + 1) % kv_cache_n_blocks(pc->kv);
+        pc->n_queued--;
+    }
+    return pc->n_queued > 0;
+}
+
+enum status prefix_cache_load(struct prefix_cache *pc, struct prefix_scope scope, const int32_t *tokens, uint32_t n_tokens,
+                              uint32_t *blocks, uint32_t *n_blocks)
+{
+    while (pc->shelf != NULL && *n_blocks < n_tokens / BLOCK_TOKENS) {
+        uint32_t n = *n_blocks, parent = n > 0 ? blocks[n - 1] : KV_BLOCK_NONE, block = KV_BLOCK_NONE;
+        struct block_name name = name_below(pc, scope, parent, tokens + (size_t)n * BLOCK_TOKENS);
+        enum shelf_answer found = pc->shelf->find(pc->shelf->ctx, &name);
+        if (found != SHELF_YES)
+            return found == SHELF_LATER ? ST_AGAIN : ST_OK;
+        if (prefix_cache_take(pc, &block) != ST_OK)
+            return ST_FULL;
+        if (!pc->shelf->load(pc->shelf->ctx, &name, block)) {
+            prefix_cache_release(pc, block);
+            return ST_OK;
+        }
+        blocks[n] = prefix_cache_publish(pc, scope, parent, block, name.tokens, BLOCK_TOKENS);
+        *n_blocks = n + 1;
+    }
+    return ST_OK;
+}
+
+/* --- the pool and the index ---------------------------------------------------------------------- */
 
 uint32_t prefix_cache_peek(const struct prefix_cache *pc, struct prefix_scope scope, const int32_t *tokens,
                            uint32_t n_tokens, uint32_t *scratch)
@@ -67,6 +183,8 @@ enum status prefix_cache_take(struct prefix_cache *pc, uint32_t *ret_block)
     if (st != ST_OK)
         return st;
     if (evicted) {
+        if (is_shelvable(pc, *ret_block))
+            (void)offer(pc, *ret_block); /* as a rule it is there already */
         prefix_index_remove(pc->index, *ret_block);
         pc->n_evictions++;
     }
@@ -94,6 +212,8 @@ uint32_t prefix_cache_publish(struct prefix_cache *pc, struct prefix_scope scope
     if (holder == block) {
         kv_cache_publish(pc->kv, block);
         drop_superseded(pc, scope, parent, tokens, n_tokens);
+        give_name(pc, block);
+        enqueue(pc, block);
     } else {
         kv_cache_pin(pc->kv, holder);
         kv_cache_release(pc->kv, block);
@@ -109,6 +229,7 @@ void prefix_cache_pin(struct prefix_cache *pc, uint32_t block)
 void prefix_cache_release(struct prefix_cache *pc, uint32_t block)
 {
     kv_cache_release(pc->kv, block);
+    enqueue(pc, block);
 }
 
 struct kv_counts prefix_cache_counts(const struct prefix_cache *pc)
@@ -143,6 +264,10 @@ void prefix_cache_check(const struct prefix_cache *pc)
         if (kv_cache_state(pc->kv, b) == KV_PINNED && parent != KV_BLOCK_NONE)
             assert(kv_cache_state(pc->kv, parent) == KV_PINNED);
     }
+    uint32_t n_queued = 0;
+    for (uint32_t b = 0; pc->shelf != NULL && b < kv_cache_n_blocks(pc->kv); b++)
+        n_queued += pc->shelving[b].queued;
+    assert(n_queued == pc->n_queued);
     uint32_t oldest = kv_cache_oldest(pc->kv);
     if (oldest != KV_BLOCK_NONE)
         assert(prefix_index_n_children(pc->index, oldest) == 0);

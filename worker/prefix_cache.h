@@ -6,17 +6,43 @@
  *   - a published block is never written again;
  *   - hold the blocks of a sequence from its first to its last, publish from head to tail, release from tail to head.
  *
- * Threads: none.  Memory: all taken by prefix_cache_new(). */
+ * A shelf may be attached: a place beside the pool that full blocks are copied to and come back from (the host store, by way
+ * of block_mover.h).  A published block never changes, so it may be copied at any time while it is published, also while it
+ * is pinned: every full block is queued for it when it is published, and again when it is released, so that the shelf knows
+ * what was used last; prefix_cache_save_some() works the queue off.  A block that is evicted before its turn is offered to the
+ * shelf at that moment.  Tails (less than 16 tokens) are not kept.
+ *
+ * Threads: none.  Memory: all taken by prefix_cache_new() and prefix_cache_attach(). */
 #ifndef PREFIX_CACHE_H
 #define PREFIX_CACHE_H
 
+#include "block_name.h"
 #include "prefix_index.h"
+
+enum shelf_answer { SHELF_YES, SHELF_NO, SHELF_LATER };
+
+/* The functions are called between two steps.  A copy that one of them starts is ordered before every step and copy that
+ * is submitted later (backend.h), so the blocks it names may be used at once. */
+struct block_shelf {
+    void *ctx;
+    struct block_secret secret;
+    /* Can this block be loaded?  LATER: yes, but not before the next step. */
+    enum shelf_answer (*find)(void *ctx, const struct block_name *name);
+    /* Bring it into `block`.  false: it could not be had after all; the block's contents are garbage. */
+    bool (*load)(void *ctx, const struct block_name *name, uint32_t block);
+    /* Copy the block that holds it to the shelf, or note that it was used if it is there.  YES: it is kept; NO: it cannot be;
+     * LATER: ask again after the next step. */
+    enum shelf_answer (*save)(void *ctx, const struct block_name *name, uint32_t block);
+};
 
 struct prefix_cache; /* opaque */
 
 /* ST_OK or ST_NOMEM.  secret keys the index's hash. */
 MUST_CHECK enum status prefix_cache_new(uint32_t n_blocks, uint64_t secret, struct prefix_cache **ret_cache);
 void prefix_cache_free(struct prefix_cache *pc); /* NULL is fine */
+
+/* Use this shelf, borrowed, from now on; before anything was published.  ST_OK or ST_NOMEM. */
+MUST_CHECK enum status prefix_cache_attach(struct prefix_cache *pc, const struct block_shelf *shelf);
 
 /* How many of tokens [n_tokens] are found, without pinning anything.  scratch [n_tokens / BLOCK_TOKENS]. */
 uint32_t prefix_cache_peek(const struct prefix_cache *pc, struct prefix_scope scope, const int32_t *tokens,
@@ -25,6 +51,17 @@ uint32_t prefix_cache_peek(const struct prefix_cache *pc, struct prefix_scope sc
 /* As prefix_index_match(), and pin what was found: each whole block, and match.partial, once. */
 void prefix_cache_match(struct prefix_cache *pc, struct prefix_scope scope, const int32_t *tokens, uint32_t n_tokens,
                         uint32_t *ret_blocks, struct prefix_match *ret_match);
+
+/* Lengthen a match by whole blocks from the shelf: blocks [*n_blocks] are pinned and hold the beginning of tokens [n_tokens]; what
+ * is found of the rest is loaded, published, and pinned likewise.
+ *   ST_OK     that was all there is
+ *   ST_AGAIN  there is more after the next step
+ *   ST_FULL   every block is pinned */
+MUST_CHECK enum status prefix_cache_load(struct prefix_cache *pc, struct prefix_scope scope, const int32_t *tokens,
+                                         uint32_t n_tokens, uint32_t *blocks, uint32_t *n_blocks);
+
+/* Offer queued blocks to the shelf, as many as it takes before the next step.  Are there more? */
+bool prefix_cache_save_some(struct prefix_cache *pc);
 
 /* Take a block with garbage in it, pinned once, evicting the leaf used longest ago if none is free.  ST_OK or ST_FULL. */
 MUST_CHECK enum status prefix_cache_take(struct prefix_cache *pc, uint32_t *ret_block);

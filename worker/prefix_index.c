@@ -259,6 +259,18 @@ uint32_t prefix_index_n_tokens(const struct prefix_index *ix, uint32_t block)
     return node_of(ix, block)->n_tokens;
 }
 
+const int32_t *prefix_index_tokens(const struct prefix_index *ix, uint32_t block)
+{
+    assert(prefix_index_has(ix, block));
+    return node_of(ix, block)->tokens;
+}
+
+struct prefix_scope prefix_index_scope(const struct prefix_index *ix, uint32_t block)
+{
+    assert(prefix_index_has(ix, block));
+    return node_of(ix, block)->scope;
+}
+
 uint32_t prefix_index_n_nodes(const struct prefix_index *ix)
 {
     return ix->n_nodes;

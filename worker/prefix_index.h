@@ -72,6 +72,8 @@ bool prefix_index_has(const struct prefix_index *ix, uint32_t block);
 uint32_t prefix_index_parent(const struct prefix_index *ix, uint32_t block);     /* KV_BLOCK_NONE: the first of its scope */
 uint32_t prefix_index_n_children(const struct prefix_index *ix, uint32_t block);
 uint32_t prefix_index_n_tokens(const struct prefix_index *ix, uint32_t block);   /* 1 .. BLOCK_TOKENS */
+const int32_t *prefix_index_tokens(const struct prefix_index *ix, uint32_t block); /* [n_tokens], until it is removed */
+struct prefix_scope prefix_index_scope(const struct prefix_index *ix, uint32_t block);
 uint32_t prefix_index_n_nodes(const struct prefix_index *ix);
 
 /* Walk everything; abort at the first broken invariant. */

@@ -32,6 +32,10 @@ enum status scheduler_new(const struct scheduler_options *opt, struct scheduler 
     st = prefix_cache_new(opt->n_blocks, opt->secret, &s->cache);
     if (st != ST_OK)
         goto out;
+    if (opt->shelf != NULL)
+        st = prefix_cache_attach(s->cache, opt->shelf);
+    if (st != ST_OK)
+        goto out;
     *ret_scheduler = s;
     s = NULL;
 out:
@@ -236,6 +240,12 @@ void scheduler_end(struct scheduler *s, struct sequence *seq)
         scheduler_unwait(s, seq);
     }
     seq->state = SEQUENCE_ENDED;
+}
+
+bool scheduler_save_some(struct scheduler *s)
+{
+    assert(!s->plan_is_open);
+    return prefix_cache_save_some(s->cache);
 }
 
 struct scheduler_counters scheduler_counters(const struct scheduler *s)

@@ -27,6 +27,8 @@
  *   Waiting     a sequence whose next uncached block a running one is computing (same scope) waits for it: it holds
  *               nothing, lends it its class, and stops waiting when that one leaves the pool or after prefix_wait_ns.
  *   Choices     the second and later completions of a request take the prompt's blocks from the first one.
+ *   Shelf       what the cache lacks of a sequence that is admitted and the shelf has is loaded, whole blocks, before it runs; if
+ *               that takes more than one step may spend on it, it waits for the next one, as long as that brings more.
  *   Ring        a row that samples is planned only with event slots left for all that its token may set off.
  *
  * The last token of a prompt is always computed, so that there are logits to sample from.
@@ -49,6 +51,7 @@ struct scheduler_options {
     uint64_t age_ns;         /* 0: 5 seconds */
     uint64_t prefix_wait_ns; /* 0: 10 seconds */
     uint64_t secret;         /* keys the prefix index's hash */
+    const struct block_shelf *shelf; /* prefix_cache.h; NULL: none.  Borrowed */
 };
 
 /* Copy block `from` to block `to`, before the step. */
@@ -61,6 +64,7 @@ struct scheduler_plan {
     struct sequence *const *sequences;
     const struct scheduler_copy *copies;
     uint32_t n_copies;
+    bool loading;                   /* a sequence waits for more blocks from the shelf: plan again, even if this one is empty */
 };
 
 struct scheduler_counters {         /* they only grow */
@@ -99,6 +103,9 @@ void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token);
 
 /* Between steps: a sequence ends, whatever its state; its blocks are released, and published unless cache_off. */
 void scheduler_end(struct scheduler *s, struct sequence *seq);
+
+/* Between steps: offer finished blocks to the shelf, as many as it takes now.  Are there more? */
+bool scheduler_save_some(struct scheduler *s);
 
 struct scheduler_counters scheduler_counters(const struct scheduler *s);
 struct scheduler_levels scheduler_levels(const struct scheduler *s);

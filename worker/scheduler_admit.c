@@ -233,11 +233,30 @@ static struct prefix_match take_prefix(struct scheduler *s, struct sequence *seq
     return m;
 }
 
+/* Lengthen m by what the shelf has.  false: there is more after the next step, and it is worth waiting for. */
+static bool load_prefix(struct scheduler *s, struct sequence *seq, struct prefix_match *m)
+{
+    uint32_t n_before = m->n_blocks;
+    if (seq->cache_off || leader_tokens(seq) > 0)
+        return true;
+    enum status st = prefix_cache_load(s->cache, seq->scope, seq->tokens, reusable(seq), seq->blocks, &m->n_blocks);
+    if (m->n_blocks > n_before && m->partial != KV_BLOCK_NONE) {
+        prefix_cache_release(s->cache, m->partial);
+        m->partial = KV_BLOCK_NONE;
+        m->partial_tokens = 0;
+    }
+    if (st != ST_AGAIN || m->n_blocks <= seq->n_loaded_to)
+        return true; /* without progress it would wait for ever: others evict what it loads */
+    seq->n_loaded_to = m->n_blocks;
+    return false;
+}
+
 /* Start to run with the blocks of m; there is room for the others. */
 static void start(struct scheduler *s, struct sequence *seq, const struct prefix_match *m, uint64_t now_ns)
 {
     scheduler_unwait(s, seq);
     seq->state = SEQUENCE_RUNNING;
+    seq->n_loaded_to = 0;
     seq->n_blocks = m->n_blocks;
     seq->n_computed = m->n_blocks * BLOCK_TOKENS;
     seq->n_published = seq->cache_off ? 0 : m->n_blocks;
@@ -302,6 +321,11 @@ static void try_admit(struct scheduler *s, struct admission *a, struct sequence 
     if (!room) {
         drop_prefix(s, seq, &m);
         a->closed[0] = a->closed[1] = true;
+        return;
+    }
+    if (!load_prefix(s, seq, &m)) {
+        drop_prefix(s, seq, &m);
+        s->out.loading = true;
         return;
     }
     start(s, seq, &m, a->now_ns);

@@ -54,6 +54,7 @@ struct sequence {
     uint32_t n_published;         /* of them, known to the index */
     uint32_t n_cached;            /* prompt tokens found in the cache when it was first admitted */
     uint32_t n_preemptions;
+    uint32_t n_loaded_to;         /* blocks it had when it last waited for more of them from the shelf */
     bool was_admitted;
     bool in_plan;
     bool lent_interactive;        /* an interactive request waits for a prefix it computes */

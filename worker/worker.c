@@ -20,6 +20,16 @@ enum {
     STALLED_SLEEP_MS = 2, /* nobody rings when the ring is drained */
 };
 
+static enum status add_store(struct worker *w, struct host_store *store)
+{
+    const struct block_mover_options mo = { .store = store,
+                                            .api = w->engine->choice.api,
+                                            .backend = w->engine->backend,
+                                            .block_bytes = w->engine->memory.block_bytes };
+    w->store = store;
+    return block_mover_new(&mo, &w->mover);
+}
+
 enum status worker_new(struct engine *engine, struct region *region, const struct worker_options *opt,
                        struct worker **ret_worker)
 {
@@ -44,6 +54,12 @@ enum status worker_new(struct engine *engine, struct region *region, const struc
         .bell = &region->event_bell,
         .tokenizer = engine->tokenizer,
     };
+    if (opt->store != NULL) {
+        st = add_store(w, opt->store);
+        if (st != ST_OK)
+            goto out;
+        so.shelf = block_mover_shelf(w->mover);
+    }
     st = scheduler_new(&so, &w->scheduler);
     if (st != ST_OK)
         goto out;
@@ -66,6 +82,7 @@ void worker_free(struct worker *w)
             request_free(w->slots[i].request);
     preparer_free(w->preparer);
     scheduler_free(w->scheduler);
+    block_mover_free(w->mover);
     free(w);
 }
 
@@ -334,6 +351,8 @@ static enum worker_state step(struct worker *w)
     uint64_t began_ns = clock_now_ns();
     uint32_t room = outbox_room(&w->outbox);
     uint32_t slots = room > RESERVED_SLOTS ? room - RESERVED_SLOTS : 0;
+    if (w->mover != NULL && block_mover_begin_step(w->mover) != ST_OK)
+        return WORKER_BROKEN;
     const struct scheduler_plan *plan = scheduler_plan(w->scheduler, began_ns, slots);
     uint32_t n = plan->plan.n_entries;
 
@@ -351,6 +370,8 @@ static enum worker_state step(struct worker *w)
     scheduler_step_done(w->scheduler, now_ns - began_ns);
     if (n == 0) {
         struct scheduler_levels l = scheduler_levels(w->scheduler);
+        if (plan->loading)
+            return WORKER_BUSY;
         return l.n_running > 0 && slots < EVENT_SLOTS_MAX ? WORKER_STALLED : WORKER_IDLE;
     }
     for (uint32_t i = 0; i < n; i++)
@@ -370,6 +391,8 @@ enum worker_state worker_pass(struct worker *w)
         state = step(w);
     }
     outbox_flush(&w->outbox);
+    if (state != WORKER_BROKEN && scheduler_save_some(w->scheduler) && state == WORKER_IDLE)
+        state = WORKER_BUSY; /* nothing else to do: fill the store */
     worker_report(w, clock_now_ns());
     if (outbox_is_broken(&w->outbox))
         state = WORKER_BROKEN;

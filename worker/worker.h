@@ -17,12 +17,14 @@
 #define WORKER_H
 
 #include "engine.h"
+#include "host_store.h"
 #include "region.h"
 
 struct worker_options {
     uint64_t step_ns_max;    /* scheduler.h; 0: no time budget */
     uint64_t age_ns, prefix_wait_ns;
     uint64_t secret;         /* random */
+    struct host_store *store; /* where evicted blocks go and missing ones are looked up; NULL: nowhere.  Borrowed */
 };
 
 enum worker_state {

@@ -2,6 +2,7 @@
 #ifndef WORKER_INTERNAL_H
 #define WORKER_INTERNAL_H
 
+#include "block_mover.h"
 #include "outbox.h"
 #include "preparer.h"
 #include "utf8.h"
@@ -24,6 +25,8 @@ struct worker {
     struct outbox outbox;
     struct preparer *preparer;
     struct scheduler *scheduler;
+    struct host_store *store;  /* NULL: none, and then no mover */
+    struct block_mover *mover;
     struct slot slots[REGION_SLOTS];
     uint32_t n_requests;
     bool draining;

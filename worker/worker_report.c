@@ -56,6 +56,16 @@ void worker_report(struct worker *w, uint64_t now_ns)
     put(&s->blocks_pinned, kv.n_pinned);
     put(&s->blocks_cached, kv.n_cached);
     put(&s->blocks_moving, kv.n_moving);
+    if (w->store == NULL)
+        return;
+    struct host_store_counts hs = host_store_counts(w->store);
+    put(&s->store_hits, hs.hits_own);
+    put(&s->store_hits_other, hs.hits_other);
+    put(&s->store_refused, hs.refused);
+    put(&s->store_puts, hs.puts);
+    put(&s->store_evictions, hs.evictions);
+    put(&s->store_blocks, hs.n_used);
+    put(&s->store_blocks_max, hs.n_slots);
 }
 
 /* Copy text into a fixed field: whole UTF-8 characters, control characters left out. */
