@@ -31,7 +31,8 @@ static const uint64_t ms_ns = 1000000;
 static enum status draw_secrets(struct broker *b)
 {
     if (getrandom(&b->boot_id, sizeof(b->boot_id), 0) != sizeof(b->boot_id) ||
-        getrandom(b->scope_secret, sizeof(b->scope_secret), 0) != sizeof(b->scope_secret))
+        getrandom(b->scope_secret, sizeof(b->scope_secret), 0) != sizeof(b->scope_secret) ||
+        getrandom(b->store_secret, sizeof(b->store_secret), 0) != sizeof(b->store_secret))
         return ST_SYSTEM;
     snprintf(b->boot, sizeof(b->boot), "%016" PRIx64, b->boot_id);
     return ST_OK;
@@ -64,6 +65,7 @@ static void set_models_and_workers(struct broker *b, const struct options *o)
     b->n_workers = o->n_workers;
     for (uint32_t i = 0; i < o->n_workers; i++)
         supervisor_init_worker(&b->workers[i], i, o->worker_models[i], o->worker_devices[i]);
+    store_open(b->workers, b->n_workers, o->host_store_bytes, b->boot_id, b->store_secret);
     b->supervision = (struct supervisor_options){ .program = o->worker_program,
                                                   .model_paths = o->model_paths,
                                                   .threads = o->threads,
@@ -125,6 +127,7 @@ void broker_free(struct broker *b)
             usleep(1000);
         worker_link_close(&w->link);
     }
+    store_close(b->workers, b->n_workers);
     metrics_free(b->metrics);
     endpoint_close(&b->endpoint);
     for (uint32_t i = 0; i < b->n_late; i++)

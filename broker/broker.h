@@ -26,6 +26,7 @@
 #include "options.h"
 #include "request.h"
 #include "router.h"
+#include "store.h"
 #include "supervisor.h"
 #include "users.h"
 #include "wire.h"
@@ -86,6 +87,7 @@ struct broker {
     uint64_t boot_id;
     char boot[17];            /* in hexadecimal */
     uint8_t scope_secret[SCOPE_SECRET_BYTES];
+    uint64_t store_secret[2]; /* keys the names of blocks in the host store */
     uint64_t now_ns, started_ns, tick_due_ns, stop_due_ns;
     bool said_ready;
     bool more_to_dispatch;    /* the last pass ran out of its budget, not out of room */

@@ -64,6 +64,8 @@ void death_look(struct broker *b, struct worker *w)
     log_event(b->state == BROKER_STOPPING || w->order >= ORDER_DRAIN ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_end",
               "slot=%" PRIu32 " life=%" PRIu32 " cause=%s own_fault=%d requests=%" PRIu32, w->slot, w->life, end.cause,
               end.own_fault, n);
+    if (end.own_fault)
+        partition_discard(&w->store);
     router_forget(b->router, w->slot);
     for (uint32_t slot = 0; slot < REGION_SLOTS; slot++)
         if (w->link.slots[slot].request != LINK_NO_REQUEST)

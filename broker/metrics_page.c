@@ -76,6 +76,15 @@ static const struct {
     { "weir_worker_cached_tokens_total", "counter", "Prompt tokens taken from the cache.", offsetof(struct worker_stats, cached_tokens) },
     { "weir_worker_preemptions_total", "counter", "Sequences that made room.", offsetof(struct worker_stats, preemptions) },
     { "weir_worker_evictions_total", "counter", "KV blocks dropped from the cache.", offsetof(struct worker_stats, evictions) },
+    { "weir_worker_store_blocks", "gauge", "KV blocks in its part of the host store.", offsetof(struct worker_stats, store_blocks) },
+    { "weir_worker_store_blocks_max", "gauge", "KV blocks its part holds.", offsetof(struct worker_stats, store_blocks_max) },
+    { "weir_worker_store_hits_total", "counter", "Blocks that came back from its own part.", offsetof(struct worker_stats, store_hits) },
+    { "weir_worker_store_hits_other_total", "counter", "Blocks read from another worker's part.",
+      offsetof(struct worker_stats, store_hits_other) },
+    { "weir_worker_store_refused_total", "counter", "Blocks found there and not believed.",
+      offsetof(struct worker_stats, store_refused) },
+    { "weir_worker_store_puts_total", "counter", "Blocks copied to its part.", offsetof(struct worker_stats, store_puts) },
+    { "weir_worker_store_evictions_total", "counter", "Blocks dropped from it.", offsetof(struct worker_stats, store_evictions) },
 };
 
 static void put_worker_number(const struct broker *b, FILE *f, const char *name, const struct worker *w, uint64_t value)

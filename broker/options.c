@@ -3,12 +3,14 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "machine.h"
+#include "partition.h"
 
 const struct config_key options_keys[] = {
     { .name = "model", .type = CONFIG_LIST, .value = "[NAME=]FILE",
@@ -21,6 +23,9 @@ const struct config_key options_keys[] = {
       .help = "threads of one worker; default: usable CPUs / workers" },
     { .name = "kv-bytes", .type = CONFIG_BYTES, .value = "BYTES", .min = 1 << 20, .max = 1e15,
       .help = "KV cache of one worker; default: a quarter of the available memory, at most 1 GiB, shared out to the workers" },
+    { .name = "host-store-bytes", .type = CONFIG_BYTES, .value = "BYTES", .max = 1e15,
+      .help = "shared memory for KV blocks that left the cache, of all workers; 0: none; default: an eighth of the available "
+              "memory, at most 2 GiB" },
     { .name = "runtime-dir", .type = CONFIG_STRING, .value = "DIR", .help = "folder of the socket and its lock" },
     { .name = "endpoint", .type = CONFIG_STRING, .value = "ENDPOINT", .help = "default: ipc://RUNTIME-DIR/broker.sock" },
     { .name = "worker-program", .type = CONFIG_STRING, .value = "FILE", .help = "default: weir-worker beside this program" },
@@ -160,6 +165,28 @@ static enum status read_workers(struct options *o, struct error *err)
     return ST_OK;
 }
 
+static enum status read_store(struct options *o, struct error *err)
+{
+    uint64_t least = (uint64_t)PARTITION_BYTES_MIN * o->n_workers, most = UINT64_C(2) << 30;
+
+    if (!config_is_set(o->config, "host-store-bytes")) {
+        uint64_t eighth = machine_memory_available() / 8;
+
+        o->host_store_bytes = eighth < most ? eighth : most;
+        if (o->host_store_bytes < least)
+            o->host_store_bytes = 0;
+        return ST_OK;
+    }
+    o->host_store_bytes = config_u64(o->config, "host-store-bytes");
+    if (o->host_store_bytes > 0 && o->host_store_bytes < least) {
+        error_set(err, ERR_INVALID_PARAMETER, "host-store-bytes",
+                  "%" PRIu64 " bytes for %" PRIu32 " workers; each needs at least %d, or 0 for no store", o->host_store_bytes,
+                  o->n_workers, PARTITION_BYTES_MIN);
+        return ST_INVALID;
+    }
+    return ST_OK;
+}
+
 static enum status read_front_ends(struct options *o, struct error *err)
 {
     const char *const *items;
@@ -258,6 +285,8 @@ static enum status read_all(struct options *o, struct error *err)
     enum status st = read_models(o, err);
     if (st == ST_OK)
         st = read_workers(o, err);
+    if (st == ST_OK)
+        st = read_store(o, err);
     if (st == ST_OK)
         st = read_front_ends(o, err);
     if (st == ST_OK)

@@ -28,6 +28,7 @@ struct options {
     const char *worker_devices[WORKERS_MAX];
     uint32_t threads;                    /* of one worker */
     uint64_t kv_bytes;                   /* of one worker */
+    uint64_t host_store_bytes;           /* of all workers together; 0: none */
     uint64_t pool_bytes;
     uint64_t drain_ms, hang_ms, start_ms, slow_reader_ms;
     uint64_t user_running_max;           /* 0: none but REQUESTS_MAX */

@@ -121,6 +121,13 @@ static void put_running_worker(const struct broker *b, struct wire_buffer *o, co
     wire_put_u64(o, "tokens_cached", s.cached_tokens);
     wire_put_u64(o, "preemptions", s.preemptions);
     wire_put_u64(o, "evictions", s.evictions);
+    wire_put_u64(o, "store_blocks", s.store_blocks);
+    wire_put_u64(o, "store_blocks_max", s.store_blocks_max);
+    wire_put_u64(o, "store_hits", s.store_hits);
+    wire_put_u64(o, "store_hits_other", s.store_hits_other);
+    wire_put_u64(o, "store_refused", s.store_refused);
+    wire_put_u64(o, "store_puts", s.store_puts);
+    wire_put_u64(o, "store_evictions", s.store_evictions);
     wire_put_f64(o, "up_s", (double)(b->now_ns - w->state_since_ns) / 1e9);
 }
 

@@ -18,7 +18,8 @@
 #include "log.h"
 
 enum { CLOCK_SLACK_NS = 1000000000 };
-enum { ARGUMENT_BYTES = 32, OOM_SCORE_WORKER = 500, FIRST_FREE_FD = REGION_FD_CONTROL + 1, HIGH_FD = 16 };
+enum { ARGUMENT_BYTES = 32, OOM_SCORE_WORKER = 500, N_FDS_MAX = REGION_FD_STORE - REGION_FD_MEMORY + WORKERS_MAX, HIGH_FD = 64 };
+_Static_assert(REGION_FD_MEMORY + N_FDS_MAX <= HIGH_FD, "no descriptor is moved onto another");
 
 void supervisor_init_worker(struct worker *w, uint32_t slot, uint32_t model, const char *device)
 {
@@ -29,6 +30,7 @@ void supervisor_init_worker(struct worker *w, uint32_t slot, uint32_t model, con
     w->state = WORKER_WAITING;
     w->pidfd = -1;
     w->alone_request = -1;
+    w->store = (struct partition){ .owner_fd = -1, .reader_fd = -1 };
 }
 
 uint64_t supervisor_backoff_ms(uint32_t failures)
@@ -59,12 +61,13 @@ static void wait_for_restart(struct worker *w, uint64_t now_ns)
     w->start_due_ns = now_ns + supervisor_backoff_ms(w->failures) * UINT64_C(1000000);
 }
 
-/* The child between fork and exec.  fds: memory, request bell, event bell, control.  Only system calls. */
-static void become_worker(const char *program, char *const argv[], const int fds[4], pid_t parent)
+/* The child between fork and exec.  fds [n_fds]: memory, request bell, event bell, control, those of the store.  Only system
+ * calls. */
+static void become_worker(const char *program, char *const argv[], const int *fds, uint32_t n_fds, pid_t parent)
 {
     sigset_t none;
     char oom[8];
-    int high[4], fd;
+    int high[N_FDS_MAX], fd;
 
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -73,17 +76,17 @@ static void become_worker(const char *program, char *const argv[], const int fds
     if (getppid() != parent)
         _exit(127); /* the broker died before the line above */
 
-    /* The descriptors may themselves have the numbers 3 to 6: move them out of the way first. */
-    for (int i = 0; i < 4; i++)
+    /* The descriptors may themselves have the numbers they are to get: move them out of the way first. */
+    for (uint32_t i = 0; i < n_fds; i++)
         if ((high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, HIGH_FD)) < 0)
             _exit(127);
-    for (int i = 0; i < 4; i++)
-        if (dup2(high[i], REGION_FD_MEMORY + i) < 0)
+    for (uint32_t i = 0; i < n_fds; i++)
+        if (dup2(high[i], REGION_FD_MEMORY + (int)i) < 0)
             _exit(127);
     fd = open("/dev/null", O_RDONLY);
     if (fd < 0 || dup2(fd, 0) < 0)
         _exit(127);
-    close_range(FIRST_FREE_FD, ~0u, 0);
+    close_range(REGION_FD_MEMORY + n_fds, ~0u, 0);
 
     fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (fd >= 0) {
@@ -102,9 +105,12 @@ static enum status spawn(struct worker *w, const struct supervisor_options *o)
     char *argv[] = { (char *)"weir-worker", (char *)"--model", (char *)o->model_paths[w->model],
                      (char *)"--device", (char *)w->device, (char *)"--threads", threads,
                      (char *)"--kv-bytes", kv_bytes, (char *)"--log-level", (char *)o->log_level, NULL };
-    const int fds[4] = { w->link.memory, w->link.bells[0], w->link.bells[1], w->link.control[1] };
+    int fds[N_FDS_MAX] = { w->link.memory, w->link.bells[0], w->link.bells[1], w->link.control[1] };
+    uint32_t n_fds = REGION_FD_STORE - REGION_FD_MEMORY;
     pid_t parent = getpid();
 
+    for (uint32_t i = 0; i < w->n_store_fds; i++)
+        fds[n_fds++] = w->store_fds[i];
     snprintf(threads, sizeof(threads), "%" PRIu32, o->threads);
     snprintf(kv_bytes, sizeof(kv_bytes), "%" PRIu64, o->kv_bytes);
     pid_t pid = fork();
@@ -113,7 +119,7 @@ static enum status spawn(struct worker *w, const struct supervisor_options *o)
         return ST_SYSTEM;
     }
     if (pid == 0)
-        become_worker(o->program, argv, fds, parent);
+        become_worker(o->program, argv, fds, n_fds, parent);
     int pidfd = pidfd_open(pid, 0); /* not reaped yet, so the number is still its own */
     if (pidfd < 0) {
         snprintf(w->error, sizeof(w->error), "no pidfd for the worker: %s", strerror(errno));

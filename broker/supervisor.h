@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "partition.h"
 #include "region.h"
 #include "status.h"
 #include "takeover.h"
@@ -45,6 +46,9 @@ struct worker {
     /* fixed for the life of the broker */
     uint32_t slot, model;
     const char *device;        /* as asked for: "auto", "cpu", "cuda:0" */
+    struct partition store;    /* its part of the host store (store.c); may not be there */
+    int store_fds[WORKERS_MAX]; /* [n_store_fds] what its processes get: the own partition first, then others to read; borrowed */
+    uint32_t n_store_fds;
 
     enum worker_order order;
     enum worker_state state;
