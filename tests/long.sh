@@ -49,8 +49,13 @@ simulator() {
     make -j"$jobs" WERROR=1 build/tests/sim/sim && tests/sim/run long
 }
 
+# A real Prometheus scrapes a pool.
+services() {
+    make -j"$jobs" all && { /usr/bin/python3 tests/integration/services.py || [ $? -eq 77 ]; }
+}
+
 wanted=$*
-export -f sanitized threads second_compiler fuzz simulator
+export -f sanitized threads second_compiler fuzz simulator services
 export jobs
 #    name             budget_s
 part second-compiler  420  bash -c second_compiler
@@ -58,5 +63,6 @@ part thread-sanitizer 180  bash -c threads
 part sanitizers       900  bash -c sanitized
 part simulator        300  bash -c simulator
 part fuzz             420  bash -c fuzz
+part services         300  bash -c services
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

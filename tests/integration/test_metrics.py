@@ -3,7 +3,7 @@ health that follows the pool, and a process that shows the gateway's numbers and
 import os, re, shutil, signal, subprocess, sys, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
-from serve_rig import Serve, main, wait_until
+from serve_rig import ROOT, Serve, main, wait_until
 
 
 def series(page):
@@ -124,6 +124,19 @@ def alive_again(pool, old):
         return False
 
 
+def every_alert_fires_on_what_it_is_for_and_on_nothing_else():
+    if not shutil.which("promtool"):
+        print("  (no promtool: not tried)")
+        return
+    here = os.path.join(ROOT, "docker/prometheus")
+    subprocess.run(["promtool", "check", "config", "prometheus.yml"], cwd=here, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["promtool", "test", "rules", "rules_test.yml"], cwd=here, check=True, stdout=subprocess.DEVNULL)
+    with open(here + "/rules.yml") as rules, open(here + "/rules_test.yml") as tests:
+        alerts, tested = re.findall(r"alert: (\w+)", rules.read()), tests.read()
+    assert all('alertname="%s"' % a in tested for a in alerts), alerts
+
+
 if __name__ == "__main__":
     main([numbers_are_those_of_what_was_done, refused_logins_are_counted_by_reason, health_follows_the_pool, a_stopped_loop_is_not_healthy,
-          the_process_that_serves_numbers_has_nothing_else], sys.argv[1:])
+          the_process_that_serves_numbers_has_nothing_else,
+          every_alert_fires_on_what_it_is_for_and_on_nothing_else], sys.argv[1:])
