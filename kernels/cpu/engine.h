@@ -16,7 +16,7 @@
 #include "sampler.h"
 
 /* Bump it when any bit of any logit may change: it is part of the numerics id. */
-enum { ARITHMETIC_VERSION = 1 };
+enum { ARITHMETIC_VERSION = 2 };
 
 enum {
     SPLIT_ITEMS_MAX = 8, /* attention items of a step, up to which their splits are shared out among threads */
@@ -33,6 +33,7 @@ struct layer {
 /* Rows as a kernel reads them, in the forms that the weights they meet ask for; tiles are `q8_tile`, `f32_tile` apart. */
 struct input {
     uint32_t n_cols;
+    uint32_t parts;    /* of q8, in memory */
     struct xblock *q8; /* NULL when no weight that reads this is quantised */
     float *f32;        /* NULL when none is of a float type */
 };

@@ -167,22 +167,26 @@ INLINE vf dot_block(const int type, const struct codes *u, const struct xblock *
     return acc;
 }
 
-INLINE void tile_int(const int type, const int nt, const uint8_t *panel, uint32_t n_blocks, const struct xblock *x,
-                     uint32_t width, float *y, size_t y_stride)
+INLINE void tile_int(const int type, const int nt, const uint8_t *panel, uint32_t n_blocks, const struct tile *tile,
+                     uint32_t first, float *y, size_t y_stride)
 {
+    const struct xblock *x = (const struct xblock *)tile->x + first;
     vf acc[NT_MAX];
 
     UNROLL
     for (int t = 0; t < nt; t++)
         acc[t] = vf_zero();
-    for (uint32_t b = 0; b < n_blocks; b++, x += width) {
+    for (uint32_t b = 0; b < n_blocks; b++, x += tile->stride) {
+        const struct xblock *part = x;
         struct codes u;
         for (size_t i = 0; i < block_bytes_of(type); i += 64)
             __builtin_prefetch(panel + b * block_bytes_of(type) + AHEAD_BYTES + i);
         unpack(type, panel, b, &u);
-        UNROLL
-        for (int t = 0; t < nt; t++)
-            acc[t] = dot_block(type, &u, x + t, acc[t]);
+        for (uint32_t i = 0; i < tile->parts; i++, part += tile->width) {
+            UNROLL
+            for (int t = 0; t < nt; t++)
+                acc[t] = dot_block(type, &u, part + t, acc[t]);
+        }
     }
     UNROLL
     for (int t = 0; t < nt; t++)
@@ -235,17 +239,17 @@ INLINE void tile_float(const int type, const int nt, const int np, const uint8_t
 #endif
 
 #define STEP_INT(nt)                                                                                               \
-    if (width - t >= nt) {                                                                                         \
-        tile_int(type, nt, panels, n_k, x + t, width, y + t * y_stride, y_stride);                                 \
+    if (x->width - t >= nt) {                                                                                      \
+        tile_int(type, nt, panels, n_k, x, t, y + t * y_stride, y_stride);                                         \
         t += nt;                                                                                                   \
         continue;                                                                                                  \
     }
 
 INLINE void gemm_int(const int type, const uint8_t *panels, size_t panel_bytes, uint32_t n_panels, uint32_t n_k,
-                     const struct xblock *x, uint32_t width, float *y, size_t y_stride)
+                     const struct tile *x, float *y, size_t y_stride)
 {
     for (uint32_t p = 0; p < n_panels; p++, panels += panel_bytes, y += 16) {
-        for (uint32_t t = 0; t < width;) {
+        for (uint32_t t = 0; t < x->width;) {
             WIDTHS(STEP_INT)
         }
     }
@@ -264,8 +268,10 @@ INLINE void gemm_int(const int type, const uint8_t *panels, size_t panel_bytes, 
     }
 
 INLINE void gemm_float(const int type, const uint8_t *panels, size_t panel_bytes, uint32_t n_panels, uint32_t n_k,
-                       const float *x, uint32_t width, float *y, size_t y_stride)
+                       const struct tile *tile, float *y, size_t y_stride)
 {
+    const float *x = tile->x;
+    const uint32_t width = tile->width;
     uint32_t np;
 
     for (uint32_t p = 0; p < n_panels; p += np, panels += np * panel_bytes, y += 16 * np) {
@@ -278,9 +284,9 @@ INLINE void gemm_float(const int type, const uint8_t *panels, size_t panel_bytes
 
 #define GEMM(kind, name)                                                                                           \
     static void gemm_##name(const uint8_t *panels, size_t panel_bytes, uint32_t n_panels, uint32_t n_k,            \
-                            const void *x, uint32_t width, float *y, size_t y_stride)                              \
+                            const struct tile *x, float *y, size_t y_stride)                                       \
     {                                                                                                              \
-        gemm_##kind(TENSOR_##name, panels, panel_bytes, n_panels, n_k, x, width, y, y_stride);                     \
+        gemm_##kind(TENSOR_##name, panels, panel_bytes, n_panels, n_k, x, y, y_stride);                            \
     }
 GEMM(float, F32)
 GEMM(float, F16)

@@ -3,13 +3,18 @@
  *   weights   panels of 16 output rows, one row a SIMD lane (pack.h draws them)
  *   inputs    tiles of 1 .. TILE_ROWS rows; what is next to each other is what one inner loop reads:
  *
- *     int8 (for quantised weights)   struct xblock [K/32][width]     block b of row t at x[b * width + t]
- *     f32  (for F32, F16, BF16)      float         [K][width]        element k of row t at x[k * width + t]
+ *     int8 (for quantised weights)   struct xblock [K/32][parts][width]    block b of row t at x[b * parts * width + t]
+ *     f32  (for F32, F16, BF16)      float         [K][width]              element k of row t at x[k * width + t]
+ *
+ *   With two parts, the second holds what the rounding of the first left, rounded to 1/254 of its step: 16 bits in all.  The
+ *   value projection and the head of the vocabulary read both; they are where int8 alone does most harm (docs/measurements.md).
+ *   Where a tile has two parts, other weights may read the first alone.
  *
  *   A width is one of 1, 2, 3, 4, 6, 8, 12, 16; rows beyond the real ones are zero and their results dropped.
  *
  * Numerics: an output is acc = 0, then over blocks of K in ascending order
  *     acc = fma(float(sum of code * q over the block), D * d, acc);  acc = fma(M, s, acc)    [types with a minimum]
+ * for each part
  * (for Q6_K two half blocks), or over k: acc = fma(w, x, acc).  Neither width nor number of panels is part of it.
  *
  * Threads: pure functions of their arguments.  Sizes called "padded" are multiples of 16; padding is zero on input. */
@@ -42,9 +47,17 @@ struct xblock {
 };
 _Static_assert(sizeof(struct xblock) == 48, "three 16-byte lines");
 
+/* A tile of rows for gemm. */
+struct tile {
+    const void *x;
+    uint32_t width;
+    uint32_t stride; /* from one block of K to the next, in struct xblock: parts in the layout * width */
+    uint32_t parts;  /* to be read */
+};
+
 /* y[t * y_stride + 16 * p + r] = row r of panel p times row t of x.  n_k counts blocks of 32 (quantised) or elements. */
-typedef void gemm_fn(const uint8_t *panels, size_t panel_bytes, uint32_t n_panels, uint32_t n_k, const void *x,
-                     uint32_t width, float *y, size_t y_stride);
+typedef void gemm_fn(const uint8_t *panels, size_t panel_bytes, uint32_t n_panels, uint32_t n_k, const struct tile *x,
+                     float *y, size_t y_stride);
 
 /* Where the K and V of one (layer, kv head) lie inside every block, from the block's start.  D is a multiple of 32.
  *   f16   K [D][16 positions] f16                         V [16 positions][D] f16             (kv_group = 0)
@@ -92,8 +105,8 @@ struct kernels {
     void (*rms_norm)(float *y, const float *x, const float *w, uint32_t n, float eps);
     /* y += x, n padded */
     void (*add)(float *y, const float *x, uint32_t n);
-    /* n_blocks blocks of one row to out[b * stride] */
-    void (*quantise)(const float *x, uint32_t n_blocks, struct xblock *out, size_t stride);
+    /* n_blocks blocks of one row to out[b * stride]; with second > 0 their second parts to out[b * stride + second] */
+    void (*quantise)(const float *x, uint32_t n_blocks, struct xblock *out, size_t stride, size_t second);
     /* g = act(g) * u, n padded */
     void (*gate)(enum gate_kind kind, float *g, const float *u, uint32_t n);
     /* Pairs (i, i + D/2) of one head turned by angles given as cosines and sines [D/2], then times scale. */

@@ -102,11 +102,11 @@ void layout_kv(struct backend *b)
     b->tokens_per_tile = ATTENTION_QUERIES / b->heads_per_tile;
 }
 
-static void layout_input(struct input *in, struct arena *a, uint32_t n_cols, uint32_t n_tiles, bool q8, bool f32)
+static void layout_input(struct input *in, struct arena *a, uint32_t n_cols, uint32_t n_tiles, uint32_t parts, bool q8, bool f32)
 {
-    *in = (struct input){ .n_cols = n_cols };
+    *in = (struct input){ .n_cols = n_cols, .parts = parts };
     if (q8)
-        in->q8 = arena_take(a, (size_t)n_tiles * TILE_ROWS * (n_cols / QUANT_BLOCK) * sizeof(struct xblock));
+        in->q8 = arena_take(a, (size_t)n_tiles * TILE_ROWS * (n_cols / QUANT_BLOCK) * parts * sizeof(struct xblock));
     if (f32)
         in->f32 = arena_take(a, (size_t)n_tiles * TILE_ROWS * pad16(n_cols) * sizeof(float));
 }
@@ -146,7 +146,7 @@ static void layout_thread(struct backend *b, struct thread_scratch *t, struct ar
     const struct model *m = b->m;
     const uint32_t cols = most(CHUNK_COLS, pad16(m->head_dim));
 
-    layout_input(&t->in, a, m->n_embd, 1, e.q8, e.f32);
+    layout_input(&t->in, a, m->n_embd, 1, 2, e.q8, e.f32);
     t->row = arena_take(a, (size_t)pad16(most(m->n_embd, m->n_heads * m->head_dim)) * sizeof(float));
     t->y = arena_take(a, (size_t)TILE_ROWS * cols * sizeof(float));
     t->y2 = arena_take(a, (size_t)TILE_ROWS * cols * sizeof(float));
@@ -180,10 +180,10 @@ void layout_scratch(struct backend *b, struct arena *a)
     s->x = arena_take(a, (size_t)rows * embd * sizeof(float));
     s->tmp = m->layers[0].post_attention_norm.data == NULL ? NULL : arena_take(a, (size_t)rows * embd * sizeof(float));
     s->q = arena_take(a, (size_t)rows * m->n_heads * m->head_dim * sizeof(float));
-    layout_input(&s->in_e, a, m->n_embd, tiles, e.q8, e.f32);
-    layout_input(&s->in_o, a, m->n_heads * m->head_dim, tiles, o.q8, o.f32);
-    layout_input(&s->in_f, a, m->n_ff, tiles, f.q8, f.f32);
-    layout_input(&s->in_head, a, m->n_embd, 1, head.q8, head.f32);
+    layout_input(&s->in_e, a, m->n_embd, tiles, 2, e.q8, e.f32);
+    layout_input(&s->in_o, a, m->n_heads * m->head_dim, tiles, 1, o.q8, o.f32);
+    layout_input(&s->in_f, a, m->n_ff, tiles, 1, f.q8, f.f32);
+    layout_input(&s->in_head, a, m->n_embd, 1, 2, head.q8, head.f32);
     for (int i = 0; i < 2; i++) {
         s->cosines[i] = arena_take(a, (size_t)rows * m->head_dim / 2 * sizeof(float));
         s->sines[i] = arena_take(a, (size_t)rows * m->head_dim / 2 * sizeof(float));

@@ -28,19 +28,31 @@ INLINE vi to_codes(vf x, vf inverse)
     return vi_round(vf_min(vf_max(vf_mul(x, inverse), vf_set1(-127.0f)), vf_set1(127.0f)));
 }
 
-static void quantise(const float *x, uint32_t n_blocks, struct xblock *out, size_t stride)
+INLINE void put_codes(struct xblock *out, vi q0, vi q1, float d)
+{
+    vi_store_i8(out->q, q0);
+    vi_store_i8(out->q + 16, q1);
+    out->d = d;
+    out->n0 = -vi_sum(q0);
+    out->n = out->n0 - vi_sum(q1);
+    out->s = d * (float)-out->n;
+}
+
+static void quantise(const float *x, uint32_t n_blocks, struct xblock *out, size_t stride, size_t second)
 {
     for (uint32_t b = 0; b < n_blocks; b++, x += QUANT_BLOCK, out += stride) {
         vf x0 = vf_load(x), x1 = vf_load(x + 16);
         float largest = vf_maximum(vf_max(vf_abs(x0), vf_abs(x1)));
+        const float d = largest / 127.0f;
         vf inverse = vf_set1(largest > 1e-30f ? 127.0f / largest : 0.0f);
         vi q0 = to_codes(x0, inverse), q1 = to_codes(x1, inverse);
-        vi_store_i8(out->q, q0);
-        vi_store_i8(out->q + 16, q1);
-        out->d = largest / 127.0f;
-        out->n0 = -vi_sum(q0);
-        out->n = out->n0 - vi_sum(q1);
-        out->s = out->d * (float)-out->n;
+        put_codes(out, q0, q1, d);
+        if (second == 0)
+            continue;
+        const vf back = vf_set1(-d), finer = vf_mul(inverse, vf_set1(254.0f));
+        q0 = to_codes(vf_fma(vf_of_vi(q0), back, x0), finer);
+        q1 = to_codes(vf_fma(vf_of_vi(q1), back, x1), finer);
+        put_codes(out + second, q0, q1, d / 254.0f);
     }
 }
 

@@ -44,7 +44,7 @@ uint32_t width_of_tile(uint32_t n_rows, uint32_t tile)
 
 static struct xblock *q8_tile(const struct input *in, uint32_t tile)
 {
-    return in->q8 + (size_t)tile * TILE_ROWS * (in->n_cols / QUANT_BLOCK);
+    return in->q8 + (size_t)tile * TILE_ROWS * (in->n_cols / QUANT_BLOCK) * in->parts;
 }
 
 static float *f32_tile(const struct input *in, uint32_t tile)
@@ -58,8 +58,10 @@ void input_put(const struct backend *b, const struct input *in, uint32_t row, ui
 {
     const uint32_t tile = row / TILE_ROWS, r = row % TILE_ROWS;
 
-    if (in->q8 != NULL)
-        b->k->quantise(x, n / QUANT_BLOCK, q8_tile(in, tile) + (size_t)column / QUANT_BLOCK * width + r, width);
+    if (in->q8 != NULL) {
+        const size_t stride = (size_t)in->parts * width;
+        b->k->quantise(x, n / QUANT_BLOCK, q8_tile(in, tile) + column / QUANT_BLOCK * stride + r, stride, in->parts == 2 ? width : 0);
+    }
     if (in->f32 != NULL) {
         float *out = f32_tile(in, tile) + (size_t)column * width + r;
         for (uint32_t i = 0; i < n; i++)
@@ -72,20 +74,21 @@ void input_zero(const struct backend *b, const struct input *in, uint32_t row, u
 {
     (void)b;
     for (uint32_t r = row % TILE_ROWS; r < row % TILE_ROWS + n_rows; r++) {
-        for (uint32_t i = 0; in->q8 != NULL && i < in->n_cols / QUANT_BLOCK; i++)
+        for (uint32_t i = 0; in->q8 != NULL && i < in->n_cols / QUANT_BLOCK * in->parts; i++)
             q8_tile(in, row / TILE_ROWS)[(size_t)i * width + r] = (struct xblock){ 0 };
         for (uint32_t i = 0; in->f32 != NULL && i < in->n_cols; i++)
             f32_tile(in, row / TILE_ROWS)[(size_t)i * width + r] = 0;
     }
 }
 
-/* Panels first .. first+n-1 of m times one tile of in. */
+/* Panels first .. first+n-1 of m times one tile of in, of which `parts` are read. */
 static void multiply(const struct backend *b, const struct matrix *m, uint32_t first, uint32_t n, const struct input *in,
-                     uint32_t tile, uint32_t width, float *y, size_t y_stride)
+                     uint32_t parts, uint32_t tile, uint32_t width, float *y, size_t y_stride)
 {
-    const void *x = type_is_float(m->type) ? (const void *)f32_tile(in, tile) : q8_tile(in, tile);
+    const struct tile x = { .x = type_is_float(m->type) ? (const void *)f32_tile(in, tile) : q8_tile(in, tile),
+                            .width = width, .stride = in->parts * width, .parts = parts };
 
-    b->k->gemm[m->type](m->data + first * m->panel_bytes, m->panel_bytes, n, m->n_k, x, width, y, y_stride);
+    b->k->gemm[m->type](m->data + first * m->panel_bytes, m->panel_bytes, n, m->n_k, &x, y, y_stride);
 }
 
 /* ------------------------------------------------------------------ pieces of work */
@@ -224,7 +227,7 @@ static void project_heads(struct backend *b, uint32_t l, const struct input *in,
     while (take_piece(b, thread, n, 1, s->n_tiles, &p)) {
         const struct head_kind h = head_kind_of(b, &b->layers[l], p.first);
         for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
-            multiply(b, h.w, h.head * panels, panels, in, tile, width_of_tile(s->n_rows, tile), y, dim);
+            multiply(b, h.w, h.head * panels, panels, in, h.is == HEAD_V ? 2 : 1, tile, width_of_tile(s->n_rows, tile), y, dim);
             for (uint32_t r = 0; r < rows_of_tile(s->n_rows, tile); r++)
                 finish_head(b, l, &h, tile * TILE_ROWS + r, y + (size_t)r * dim);
         }
@@ -242,7 +245,7 @@ static void project_back(struct backend *b, const struct matrix *m, const struct
     while (take_piece(b, thread, m->n_panels, chunk, s->n_tiles, &p)) {
         for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
             const uint32_t cols = p.n * PANEL_ROWS;
-            multiply(b, m, p.first, p.n, in, tile, width_of_tile(s->n_rows, tile), y, cols);
+            multiply(b, m, p.first, p.n, in, 1, tile, width_of_tile(s->n_rows, tile), y, cols);
             for (uint32_t r = 0; r < rows_of_tile(s->n_rows, tile); r++) {
                 const size_t at = (size_t)(tile * TILE_ROWS + r) * embd + (size_t)p.first * PANEL_ROWS;
                 if (to_tmp)
@@ -267,8 +270,8 @@ static void gate_and_up(struct backend *b, const struct layer *l, const struct i
         const uint32_t cols = n_panels * PANEL_ROWS, real = n_ff - column < cols ? n_ff - column : cols;
         for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
             const uint32_t width = width_of_tile(s->n_rows, tile);
-            multiply(b, &l->gate, panel, n_panels, in, tile, width, own->y, cols);
-            multiply(b, &l->up, panel, n_panels, in, tile, width, own->y2, cols);
+            multiply(b, &l->gate, panel, n_panels, in, 1, tile, width, own->y, cols);
+            multiply(b, &l->up, panel, n_panels, in, 1, tile, width, own->y2, cols);
             for (uint32_t r = 0; r < rows_of_tile(s->n_rows, tile); r++) {
                 b->k->gate(b->m->gate, own->y + (size_t)r * cols, own->y2 + (size_t)r * cols, cols);
                 input_put(b, &s->in_f, tile * TILE_ROWS + r, width, column, real, own->y + (size_t)r * cols);
@@ -375,7 +378,7 @@ static void head(struct backend *b, uint32_t thread)
         pool_barrier(b->pool);
         struct piece p;
         while (take_piece(b, thread, b->head.n_panels, 16, 1, &p))
-            multiply(b, &b->head, p.first, p.n, &s->in_head, 0, width, s->logits + p.first * PANEL_ROWS, n_vocab);
+            multiply(b, &b->head, p.first, p.n, &s->in_head, 2, 0, width, s->logits + p.first * PANEL_ROWS, n_vocab);
         pool_barrier(b->pool);
         for (uint32_t i; (i = pool_take(b->pool, thread, n)) != POOL_NONE;)
             deliver(b, first + i, s->logits + (size_t)i * n_vocab, thread);

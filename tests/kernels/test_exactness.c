@@ -25,6 +25,12 @@ static const char *const tiny[] = {
 };
 enum { N_TINY = sizeof(tiny) / sizeof(tiny[0]) };
 
+/* Two splits of attention for one file of each kind of weight, less for the others: the sanitizers are slow. */
+static uint32_t length_for(const char *file)
+{
+    return strstr(file, "F16") != NULL || strstr(file, "Q4_1") != NULL ? LONG : 70;
+}
+
 static void make_tokens(int32_t *tokens, uint32_t n, uint32_t n_vocab, uint32_t seed)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -153,8 +159,8 @@ static void tiny_models_give_the_same_bits_however_they_are_fed(void **state)
     (void)state;
     for (size_t i = 0; i < N_TINY; i++) {
         snprintf(path, sizeof(path), DATA "%s", tiny[i]);
-        check_model(path, KV_F16, LONG);
-        check_model(path, KV_Q8, LONG);
+        check_model(path, KV_F16, length_for(tiny[i]));
+        check_model(path, KV_Q8, length_for(tiny[i]));
     }
 }
 
@@ -175,9 +181,10 @@ static uint64_t hash_model(const char *file, enum kv_type kv_type)
 
     snprintf(path, sizeof(path), DATA "%s", file);
     rig_open(&r, path, &(struct backend_options){ .kv_type = kv_type });
-    make_tokens(tokens, LONG, r.model->n_vocab, 9);
-    float *logits = alone(&r, tokens, LONG, 512, 0);
-    const uint64_t hash = hash_of(logits, (size_t)LONG * r.model->n_vocab);
+    const uint32_t n = length_for(file);
+    make_tokens(tokens, n, r.model->n_vocab, 9);
+    float *logits = alone(&r, tokens, n, 512, 0);
+    const uint64_t hash = hash_of(logits, (size_t)n * r.model->n_vocab);
     free(logits);
     rig_close(&r);
     return hash;
