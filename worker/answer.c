@@ -9,6 +9,26 @@ void answer_init(struct answer *a, const struct answer_rules *rules, uint64_t n_
     *a = (struct answer){ .rules = rules, .n_sent_before = n_sent_before, .stop_index = -1 };
 }
 
+void answer_after(struct answer *a, const int32_t *prompt, uint32_t n_prompt)
+{
+    uint8_t tail[4 + PIECE_BYTES_MAX];
+    size_t n_tail = 0;
+
+    for (uint32_t i = n_prompt > 3 ? n_prompt - 3 : 0; i < n_prompt; i++) {
+        struct span piece = tokenizer_piece(a->rules->tokenizer, prompt[i], false);
+        if (tokenizer_is_control(a->rules->tokenizer, prompt[i]))
+            n_tail = 0;
+        if (piece.n > 0)
+            memcpy(tail + n_tail, piece.at, piece.n);
+        n_tail += piece.n;
+        if (n_tail > 3) {
+            memmove(tail, tail + n_tail - 3, 3);
+            n_tail = 3;
+        }
+    }
+    utf8_hold_after(&a->hold, span_of(tail, n_tail));
+}
+
 /* Text that left the hold: through the stop strings to out [at most in.n + STOP_BYTES_MAX bytes]. */
 static size_t match(struct answer *a, struct span in, uint8_t *out)
 {

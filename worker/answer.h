@@ -37,6 +37,10 @@ struct answer {
 
 void answer_init(struct answer *a, const struct answer_rules *rules, uint64_t n_sent_before);
 
+/* The answer goes on behind these tokens.  A prompt given as ids may end within a character: its first bytes are held, and the
+ * answer that completes it releases it whole. */
+void answer_after(struct answer *a, const int32_t *prompt, uint32_t n_prompt);
+
 /* The next token.  is_last: no more will follow, so what is held comes out.  Writes the text to be sent to out
  * [ANSWER_TEXT_MAX] and returns its bytes; a->finish says whether the answer ended with this token, and how. */
 size_t answer_push(struct answer *a, int32_t token, bool is_last, uint8_t *out);

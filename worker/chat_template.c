@@ -216,7 +216,7 @@ enum status chat_template_by_name(struct span name, struct chat_template *ret_te
         assert(n < sizeof(list));
     }
     if (c.format == CHAT_UNKNOWN) {
-        error_set(err, ERR_NOT_FOUND, "template", "no chat template of this name; there are %s", list);
+        error_set(err, ERR_NOT_FOUND, "chat_template", "no chat template of this name; there are %s", list);
         return ST_NOT_FOUND;
     }
     c.begins_with_bos = c.format != CHAT_CHATML && c.format != CHAT_ZEPHYR;

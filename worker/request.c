@@ -94,6 +94,7 @@ static bool set_up_choice(struct request *r, uint32_t i, const int32_t *prompt, 
 
     c->request = r;
     answer_init(&c->answer, &r->rules, 0);
+    answer_after(&c->answer, prompt, r->n_prompt);
     c->seq = (struct sequence){
         .owner = c,
         .n_prompt = r->n_prompt,

@@ -37,10 +37,15 @@ static bool continues(uint8_t lead, unsigned n, uint8_t b)
     return b >= low && b <= high;
 }
 
-static size_t put_replacement(uint8_t *out)
+/* What is held becomes no character. */
+static size_t give_up(struct utf8_hold *h, uint8_t *out)
 {
-    memcpy(out, "\xEF\xBF\xBD", 3);
-    return 3;
+    size_t n_out = h->n > 0 && !h->is_before ? 3 : 0;
+
+    memcpy(out, "\xEF\xBF\xBD", n_out);
+    h->n = 0;
+    h->is_before = false;
+    return n_out;
 }
 
 size_t utf8_hold_push(struct utf8_hold *h, struct span in, uint8_t *out)
@@ -50,16 +55,13 @@ size_t utf8_hold_push(struct utf8_hold *h, struct span in, uint8_t *out)
     for (size_t i = 0; i < in.n; i++) {
         uint8_t b = in.at[i];
 
-        if (h->n > 0 && !continues(h->bytes[0], h->n, b)) {
-            n_out += put_replacement(out + n_out);
-            h->n = 0;
-        }
-        if (h->n == 0 && length_from_lead(b) == 0) {
-            n_out += put_replacement(out + n_out);
-            continue;
-        }
+        if (h->n > 0 && !continues(h->bytes[0], h->n, b))
+            n_out += give_up(h, out + n_out);
         h->bytes[h->n++] = b;
-        if (h->n == length_from_lead(h->bytes[0])) {
+        h->is_before = false;
+        if (length_from_lead(h->bytes[0]) == 0) {
+            n_out += give_up(h, out + n_out);
+        } else if (h->n == length_from_lead(h->bytes[0])) {
             memcpy(out + n_out, h->bytes, h->n);
             n_out += h->n;
             h->n = 0;
@@ -71,8 +73,17 @@ size_t utf8_hold_push(struct utf8_hold *h, struct span in, uint8_t *out)
 
 size_t utf8_hold_finish(struct utf8_hold *h, uint8_t *out)
 {
-    size_t n_out = h->n > 0 ? put_replacement(out) : 0;
+    return give_up(h, out);
+}
 
-    h->n = 0;
-    return n_out;
+void utf8_hold_after(struct utf8_hold *h, struct span before)
+{
+    enum { TAIL = 3 };
+    uint8_t dropped[UTF8_HOLD_OUT_MAX(TAIL)];
+
+    *h = (struct utf8_hold){ 0 };
+    if (before.n > TAIL)
+        before = span_of(before.at + before.n - TAIL, TAIL);
+    utf8_hold_push(h, before, dropped);
+    h->is_before = h->n > 0;
 }

@@ -68,6 +68,7 @@ void oracle_answer(const struct question *q, uint32_t choice, struct expected *r
     enum status st = stop_set_init(&rules.stops, stops, q->n_stops, &err);
     assert(st == ST_OK);
     answer_init(&state, &rules, 0);
+    answer_after(&state, q->prompt, q->n_prompt);
     a.ids = calloc(end, sizeof(*a.ids));
     assert(a.ids != NULL);
     memcpy(tokens, q->prompt, n * sizeof(*tokens));

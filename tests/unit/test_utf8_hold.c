@@ -71,6 +71,37 @@ static void a_split_character_waits_for_its_last_byte(void **state)
     assert_int_equal(utf8_hold_finish(&h, out), 0);
 }
 
+/* Behind a text that ends within a character: the bytes of that text never come out by themselves. */
+static void what_the_text_before_began_is_completed_or_left_out(void **state)
+{
+    static const struct {
+        const char *before, *in, *want;
+    } cases[] = {
+        { "x\xF0\x9F", "\x8C\xB6!", "\xF0\x9F\x8C\xB6!" },
+        { "\xF0\x9F\x8C", "\xB6", "\xF0\x9F\x8C\xB6" },
+        { "\xC3", "\xA9", "\xC3\xA9" },
+        { "x\xF0\x9F", "plain", "plain" },
+        { "x\xF0\x9F", "", "" },
+        { "x\xF0\x9F", "\x8C", FFFD },
+        { "x\xF0\x9F", "\x8C!", FFFD "!" },
+        { "x\xF0\x9F", "\xF0\x9F\x8C\xB6", "\xF0\x9F\x8C\xB6" },
+        { "caf\xC3\xA9", "\xA9", FFFD },
+        { "", "\xC3\xA9", "\xC3\xA9" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct utf8_hold h;
+        uint8_t out[64];
+
+        utf8_hold_after(&h, span_str(cases[i].before));
+        size_t n = utf8_hold_push(&h, span_str(cases[i].in), out);
+        n += utf8_hold_finish(&h, out + n);
+        assert_int_equal(n, strlen(cases[i].want));
+        assert_memory_equal(out, cases[i].want, n);
+    }
+}
+
 static void an_unfinished_character_at_the_end_is_one_replacement(void **state)
 {
     (void)state;
@@ -120,6 +151,7 @@ int main(void)
         cmocka_unit_test(whole_characters_pass_unchanged),
         cmocka_unit_test(a_split_character_waits_for_its_last_byte),
         cmocka_unit_test(an_unfinished_character_at_the_end_is_one_replacement),
+        cmocka_unit_test(what_the_text_before_began_is_completed_or_left_out),
         cmocka_unit_test(each_maximal_subpart_is_one_replacement),
         cmocka_unit_test(random_bytes_give_valid_text_that_does_not_depend_on_the_cuts),
     };
