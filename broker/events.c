@@ -121,11 +121,13 @@ static enum status on_token(struct broker *b, struct worker *w, uint32_t request
     c->last_token_ns = b->now_ns;
     memcpy(r->numerics_id, w->card.numerics_id, sizeof(r->numerics_id));
     int32_t id = e->head.token.id;
-    enum status st = requests_append(&b->requests, &c->ids, &id, sizeof(id));
-    if (st == ST_OK && r->logprobs)
+    enum status st = ST_OK;
+    if (r->logprobs)
         st = requests_append(&b->requests, &c->logprobs, &payload, sizeof(payload));
     if (st == ST_OK && r->logprobs)
         st = requests_append(&b->requests, &c->logprobs, e->payload.at, e->payload.n);
+    if (st == ST_OK) /* last: delivery.c reads log-probabilities for every id there is */
+        st = requests_append(&b->requests, &c->ids, &id, sizeof(id));
     if (st != ST_OK)
         return out_of_memory(b, request);
     if (r->suspect && takeover_cleared(r->bad_deaths, request_completion_tokens(r) - r->n_before))

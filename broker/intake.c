@@ -199,6 +199,11 @@ static bool take_resume(struct broker *b, struct request *r, const struct wire_g
                       w->choice, r->n_choices);
             return false;
         }
+        if (w->released_bytes > (uint64_t)w->n_ids * PIECE_BYTES_MAX) { /* a worker would be blamed for it */
+            error_set(err, ERR_INVALID_PARAMETER, "resume", "choice %u has %u released_bytes, more than its %u tokens can hold",
+                      w->choice, w->released_bytes, w->n_ids);
+            return false;
+        }
         struct choice *c = &r->choices[w->choice];
         if (requests_append(&b->requests, &c->ids, w->ids, (size_t)w->n_ids * 4) != ST_OK) {
             error_set(err, ERR_INTERNAL, "", "out of memory");
