@@ -31,7 +31,7 @@ def main():
     text.append(f"{'shape':10} {'what':8} {'n':>5} {'ms':>10} {'tokens/s':>12} {'of bandwidth':>13} {'Top/s':>8} {'x Transformers':>15}")
     peers = {(r["shape"], r["sequences"]): r["tokens_a_second"] for r in rows if r["part"] == "transformers"}
     for r in rows:
-        if r["part"] != "speed" or r["what"] == "load":
+        if r["part"] != "speed" or "shape" not in r or r["what"] == "load":
             continue
         n = r.get("sequences", r.get("tokens"))
         peer = peers.get((r["shape"], n)) if r["what"] == "decode" else None

@@ -1,0 +1,271 @@
+/* Products on packed weights against the CPU's gemm: all types, odd sizes, every number of rows that takes another kernel, and
+ * what follows a product (bias, sum, norm, gate).  Exact buffers, random orders of threads. */
+#include "twin.h"
+
+#include <memory>
+
+enum { ROUNDS = 24 };
+
+/* Weights of one type: gate [N, K] and up [N, K] of a random model, packed for both. */
+struct two_weights {
+    struct synthetic *model;
+    const struct model *m;
+    struct matrix cpu_form[2];
+    std::vector<std::unique_ptr<exact<uint8_t>>> memory;
+    struct weights form[2];
+
+    two_weights(enum tensor_type type, uint32_t n_rows, uint32_t n_cols, uint64_t seed)
+    {
+        struct synthetic_shape shape = {};
+        shape.n_layers = 1, shape.n_embd = n_cols, shape.n_ff = n_rows, shape.n_heads = shape.n_kv_heads = 1, shape.head_dim = 32;
+        shape.n_vocab = 16, shape.weights = type, shape.own_down = true, shape.down = TENSOR_F32, shape.seed = seed;
+        model = synthetic_new(&shape, &m);
+        const struct tensor *t[2] = { &m->layers[0].ffn_gate, &m->layers[0].ffn_up };
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(matrix_init(&cpu_form[i], t[i]), ST_OK);
+            memory.emplace_back(new exact<uint8_t>(matrix_bytes(&cpu_form[i])));
+            cpu_form[i].data = memory.back()->at;
+            matrix_pack(&cpu_form[i], t[i], 0, 0, cpu_form[i].n_panels);
+            assert_int_equal(weights_init(&form[i], t[i]), ST_OK);
+            memory.emplace_back(new exact<uint8_t>(weights_bytes(&form[i])));
+            form[i].data = memory.back()->at;
+            exact<uint8_t> scratch(weights_scratch_bytes(t[i]));
+            for (uint32_t p = 0; p < form[i].n_panels; p++)
+                weights_pack_panel(&form[i], t[i], 0, p, scratch.at, memory.back()->at + p * form[i].panel_bytes);
+        }
+    }
+    ~two_weights()
+    {
+        synthetic_free(model);
+    }
+};
+
+/* Input rows in both forms. */
+struct input_rows {
+    uint32_t n, k, stride;
+    exact<struct xblock> q8;
+    exact<float> f32;
+
+    input_rows(uint32_t rows, uint32_t cols, dice &d)
+        : n(rows), k(cols), stride(pad_to_16(cols)), q8((size_t)rows * (cols / 32)), f32((size_t)rows * stride, 0)
+    {
+        for (uint32_t r = 0; r < rows; r++) {
+            for (uint32_t i = 0; i < cols; i++)
+                f32[(size_t)r * stride + i] = d.unit() * 3;
+            if (d.below(8) == 0)
+                memset(&f32[(size_t)r * stride], 0, cols * sizeof(float)); /* a row of nothing */
+            cpu()->quantise(&f32[(size_t)r * stride], cols / 32, q8.at + (size_t)r * (cols / 32), 1);
+        }
+    }
+    /* y of one row by the CPU, padded */
+    void product(const struct matrix &m, uint32_t row, float *y)
+    {
+        if (type_is_float(m.type))
+            cpu()->gemm[m.type](m.data, m.panel_bytes, m.n_panels, m.n_k, &f32[(size_t)row * stride], 1, y, 0);
+        else
+            cpu()->gemm[m.type](m.data, m.panel_bytes, m.n_panels, m.n_k, q8.at + (size_t)row * (k / 32), 1, y, 0);
+    }
+};
+
+static struct product_args arguments(const two_weights &w, input_rows &x, const uint32_t *n_rows, uint32_t *counters)
+{
+    struct product_args a = {};
+
+    a.type = w.form[0].type;
+    a.n_k = w.form[0].n_k;
+    a.panel_bytes = w.form[0].panel_bytes;
+    a.q8 = x.q8.at;
+    a.f32 = x.f32.at;
+    a.n_blocks = x.k / 32;
+    a.f32_stride = x.stride;
+    a.n_rows = n_rows;
+    a.counters = counters;
+    return a;
+}
+
+static void add(struct product_args &a, const struct weights &w, float *y, uint32_t stride, const float *bias)
+{
+    struct product_part &p = a.part[a.n_parts++];
+
+    p.data = w.data;
+    p.n_panels = w.n_panels;
+    p.n_rows = w.n_rows;
+    p.y = y;
+    p.y_stride = stride;
+    p.bias = bias;
+}
+
+/* Two parts side by side, the first with a bias, rows taken through a map. */
+static void check_store(const two_weights &w, input_rows &x, uint32_t n, uint32_t rows_max, dice &d)
+{
+    const uint32_t n_rows = w.form[0].n_rows, padded = pad_to_16(n_rows);
+    exact<float> y0((size_t)n * n_rows), y1((size_t)n * n_rows), bias(n_rows), want(padded);
+    exact<uint32_t> map(n), count(1);
+
+    for (uint32_t i = 0; i < n_rows; i++)
+        bias[i] = d.unit();
+    for (uint32_t i = 0; i < n; i++)
+        map[i] = d.below(x.n);
+    count[0] = n;
+    struct product_args a = arguments(w, x, count.at, nullptr);
+    a.kind = PRODUCT_STORE;
+    a.map = map.at;
+    add(a, w.form[0], y0.at, n_rows, bias.at);
+    add(a, w.form[1], y1.at, n_rows, nullptr);
+    assert_int_equal(launch_product(&a, rows_max, nullptr), ST_OK);
+    for (uint32_t r = 0; r < n; r++) {
+        x.product(w.cpu_form[0], map[r], want.at);
+        for (uint32_t i = 0; i < n_rows; i++)
+            want[i] = want[i] + bias[i];
+        assert_bits("store", want.at, &y0[(size_t)r * n_rows], n_rows);
+        x.product(w.cpu_form[1], map[r], want.at);
+        assert_bits("store, second part", want.at, &y1[(size_t)r * n_rows], n_rows);
+    }
+}
+
+/* Added to x, which is then normed; or stored, normed, added, normed. */
+static void check_add_and_norm(const two_weights &w, input_rows &x, uint32_t n, uint32_t rows_max, bool post, dice &d)
+{
+    const uint32_t e = w.form[0].n_rows, stride = pad_to_16(e);
+    exact<float> y((size_t)n * stride, 0), tmp((size_t)n * stride, 0), weight(e), post_weight(e), out((size_t)n * stride, 0);
+    exact<float> padded_weight(stride, 0), padded_post(stride, 0), row(stride, 0), acc(stride, 0);
+    exact<struct xblock> q8((size_t)n * (e / 32)), want_q8(e / 32);
+    exact<uint32_t> count(1), counters((rows_max + 3) / 4, 0);
+    std::vector<float> before;
+
+    for (uint32_t i = 0; i < e; i++) {
+        padded_weight[i] = weight[i] = 1 + d.unit();
+        padded_post[i] = post_weight[i] = 1 + d.unit();
+    }
+    for (uint32_t r = 0; r < n; r++)
+        for (uint32_t i = 0; i < e; i++)
+            y[(size_t)r * stride + i] = d.unit();
+    before.assign(y.at, y.at + (size_t)n * stride);
+    count[0] = n;
+    struct product_args a = arguments(w, x, count.at, counters.at);
+    a.kind = post ? PRODUCT_STORE : PRODUCT_ADD;
+    add(a, w.form[0], post ? tmp.at : y.at, stride, nullptr);
+    a.norm.x = y.at;
+    a.norm.tmp = post ? tmp.at : nullptr;
+    a.norm.post = post ? post_weight.at : nullptr;
+    a.norm.weight = weight.at;
+    a.norm.n = e;
+    a.norm.stride = stride;
+    a.norm.eps = 1e-5f;
+    a.norm.out.q8 = e % 32 == 0 ? q8.at : nullptr;
+    a.norm.out.n_blocks = e / 32;
+    a.norm.out.f32 = out.at;
+    a.norm.out.f32_stride = stride;
+    assert_int_equal(launch_product(&a, rows_max, nullptr), ST_OK);
+    for (uint32_t r = 0; r < n; r++) {
+        float *want = before.data() + (size_t)r * stride;
+        memset(acc.at, 0, stride * sizeof(float));
+        x.product(w.cpu_form[0], r, acc.at);
+        if (post)
+            cpu()->rms_norm(acc.at, acc.at, padded_post.at, e, 1e-5f);
+        cpu()->add(want, acc.at, stride);
+        assert_bits("sum", want, &y[(size_t)r * stride], e);
+        cpu()->rms_norm(row.at, want, padded_weight.at, e, 1e-5f);
+        assert_bits("norm", row.at, &out[(size_t)r * stride], e);
+        if (e % 32 != 0)
+            continue;
+        cpu()->quantise(row.at, e / 32, want_q8.at, 1);
+        assert_memory_equal(want_q8.at, q8.at + (size_t)r * (e / 32), e / 32 * sizeof(struct xblock));
+    }
+    for (uint32_t i = 0; i < counters.n; i++)
+        assert_int_equal(counters[i], 0);
+}
+
+static void check_gate(const two_weights &w, input_rows &x, uint32_t n, uint32_t rows_max, bool gelu)
+{
+    const uint32_t f = w.form[0].n_rows, stride = pad_to_16(f);
+    exact<float> out((size_t)n * stride, 0), g(stride), u(stride);
+    exact<struct xblock> q8((size_t)n * (f / 32)), want_q8(f / 32);
+    exact<uint32_t> count(1);
+
+    count[0] = n;
+    struct product_args a = arguments(w, x, count.at, nullptr);
+    a.kind = PRODUCT_GATE;
+    a.gelu = gelu;
+    add(a, w.form[0], nullptr, 0, nullptr);
+    add(a, w.form[1], nullptr, 0, nullptr);
+    a.out.q8 = f % 32 == 0 ? q8.at : nullptr;
+    a.out.n_blocks = f / 32;
+    a.out.f32 = out.at;
+    a.out.f32_stride = stride;
+    assert_int_equal(launch_product(&a, rows_max, nullptr), ST_OK);
+    for (uint32_t r = 0; r < n; r++) {
+        x.product(w.cpu_form[0], r, g.at);
+        x.product(w.cpu_form[1], r, u.at);
+        cpu()->gate(gelu ? GATE_GELU : GATE_SILU, g.at, u.at, stride);
+        assert_bits("gate", g.at, &out[(size_t)r * stride], f);
+        if (f % 32 != 0)
+            continue;
+        cpu()->quantise(g.at, f / 32, want_q8.at, 1);
+        assert_memory_equal(want_q8.at, q8.at + (size_t)r * (f / 32), f / 32 * sizeof(struct xblock));
+    }
+}
+
+static void products_have_the_bits_of_the_cpu(void **)
+{
+    static const enum tensor_type types[] = {
+#define X(name, id, elements, bytes) TENSOR_##name,
+        TENSOR_TYPE_LIST(X)
+#undef X
+    };
+    static const uint32_t n_rows[] = { 1, 15, 16, 17, 32, 40, 64, 96, 160 }, few[] = { 1, 2, 3, 4, 5, 8 }, many[] = { 9, 31, 32, 33, 65 };
+    static const uint32_t k_of_32[] = { 32, 64, 96, 288, 512, 544 }, k_of_256[] = { 256, 512, 768 }, k_float[] = { 8, 40, 64, 72, 200 };
+    dice d = { 77 };
+
+    for (enum tensor_type type : types) {
+        for (uint32_t round = 0; round < ROUNDS; round++) {
+            const bool k_type = type == TENSOR_Q4_K || type == TENSOR_Q5_K || type == TENSOR_Q6_K;
+            const uint32_t k = type_is_float(type) ? d.pick(k_float) : k_type ? d.pick(k_of_256) : d.pick(k_of_32);
+            const uint32_t n = round % 2 ? d.pick(few) : d.pick(many), rows = n + d.below(4), rows_max = n <= 8 ? 8 : n + d.below(40);
+            const two_weights w(type, d.pick(n_rows), k, d.next() | 1);
+            input_rows x(rows, k, d);
+            emu::set_seed(d.next());
+            if (round % 3 == 0)
+                check_store(w, x, n, round % 2 ? n : rows_max, d);
+            else if (round % 3 == 1)
+                check_add_and_norm(w, x, n, round % 2 ? n : rows_max, round % 2, d);
+            else
+                check_gate(w, x, n, round % 2 ? n : rows_max, round % 2);
+        }
+    }
+}
+
+/* How many rows are computed together, or which kernel that takes, is not part of a result. */
+static void a_row_has_the_same_bits_in_any_company(void **)
+{
+    static const uint32_t company[] = { 1, 2, 4, 7, 8, 9, 40 };
+    dice d = { 5 };
+
+    for (enum tensor_type type : { TENSOR_Q4_1, TENSOR_Q8_0, TENSOR_F16 }) {
+        const two_weights w(type, 48, 96, 3);
+        input_rows x(40, 96, d);
+        std::vector<float> alone;
+        for (uint32_t n : company) {
+            exact<float> y((size_t)n * 48);
+            exact<uint32_t> count(1);
+            count[0] = n;
+            struct product_args a = arguments(w, x, count.at, nullptr);
+            a.kind = PRODUCT_STORE;
+            add(a, w.form[0], y.at, 48, nullptr);
+            emu::set_seed(d.next());
+            assert_int_equal(launch_product(&a, n, nullptr), ST_OK);
+            if (alone.empty())
+                alone.assign(y.at, y.at + 48);
+            assert_bits("company", alone.data(), y.at, 48);
+        }
+    }
+}
+
+int main()
+{
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(products_have_the_bits_of_the_cpu),
+        cmocka_unit_test(a_row_has_the_same_bits_in_any_company),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
