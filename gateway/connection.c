@@ -177,8 +177,7 @@ static int on_door(socket_t fd, int revents, void *arg)
 
 /* --- the loop ---------------------------------------------------------------------------------- */
 
-/* Wind the clocks up for another turn. */
-static void wind_watchdog(void)
+void connection_wind_watchdog(void)
 {
     struct itimerval cpu = { .it_value = { .tv_sec = WATCHDOG_CPU_S } };
 
@@ -200,7 +199,7 @@ static void loop(struct connection *c)
     int wait_ms = IDLE_POLL_MS;
 
     for (;;) {
-        wind_watchdog();
+        connection_wind_watchdog();
         if (ssh_event_dopoll(c->event, wait_ms) == SSH_ERROR)
             return;
         if (ssh_get_status(c->session) & (SSH_CLOSED | SSH_CLOSED_ERROR) || c->give_up)

@@ -32,6 +32,9 @@ struct connection {
 MUST_CHECK enum status connection_ask_now(struct connection *c, enum door_type type, const struct door_writer *body,
                                           struct door_message *ret_reply);
 
+/* Wind the watchdog's clocks up: for another turn, or for another bounded part of a turn's work. */
+void connection_wind_watchdog(void);
+
 /* login.c: set the callbacks that let keys in. */
 void login_setup(struct connection *c);
 

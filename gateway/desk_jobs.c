@@ -82,6 +82,9 @@ void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_r
 {
     struct door_submit s;
     struct error err;
+    uint8_t buffer[8];
+    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    uint64_t jobs_max, lines_max, bytes_max;
     int spool = -1;
 
     (void)fd;
@@ -115,7 +118,9 @@ void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_r
         return;
     }
     op->kind = OP_UPLOAD;
-    desk_reply(d, c, op, NULL, spool);
+    job_limits(d, c->user, &jobs_max, &lines_max, &bytes_max);
+    door_put_u64(&w, bytes_max);
+    desk_reply(d, c, op, &w, spool);
     close(spool);
 }
 

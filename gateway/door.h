@@ -15,7 +15,7 @@
  *   request        legal   body                                                    reply body
  *   KEY_PROBE      NEW     str key type, str key base64                            empty, or ERROR: not known
  *   LOGIN          NEW     str key type, str key base64, str ssh user              str user name; from now on USER
- *   SUBMIT         USER    struct door_submit                                      empty, with a descriptor to write the input to
+ *   SUBMIT         USER    struct door_submit                                      u64 bytes the input may have, with a descriptor to write it to
  *   SUBMIT_END     USER    u64 bytes written                                       text: the job as JSON, once it is on disk
  *   JOB            USER    str job                                                 text: the job as JSON
  *   LIST           USER    u32 all                                                 text: {"jobs": [..]}

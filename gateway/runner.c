@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -229,6 +230,21 @@ static void record_error(struct runner *r, struct job *j, const struct weir_line
         runner_record(r, j, number, text, bytes, NULL, now_ns);
 }
 
+/* A line that could not be made into a request when it was uploaded (convert.h) carries the reason. */
+static void refusal_of(const char *text, size_t bytes, struct weir_error *error)
+{
+    if (memmem(text, bytes, "\"x_refused\"", 11) == NULL)
+        return;
+    json_t *line = json_loadb(text, bytes, 0, NULL);
+    const char *why = json_string_value(json_object_get(line, "x_refused"));
+    if (why != NULL) {
+        snprintf(error->code, sizeof error->code, "invalid_request");
+        snprintf(error->message, sizeof error->message, "%s", why);
+        error->param[0] = '\0';
+    }
+    json_decref(line);
+}
+
 /* Read and parse a line of the input.  ST_OK; ST_INVALID: *ret_error says what is wrong with the line; ST_CORRUPT: the job is over. */
 static enum status read_line(struct job *j, const struct line_ref *line, struct weir_line *ret_parsed,
                              struct weir_error *ret_error)
@@ -243,6 +259,8 @@ static enum status read_line(struct job *j, const struct line_ref *line, struct 
     if (bytes == 0 || pread(j->input_fd, text, bytes, (off_t)line->offset) == (ssize_t)bytes)
         st =
             weir_line_parse(text, bytes, line->number, ret_parsed, ret_error) == WEIR_OK ? ST_OK : ST_INVALID;
+    if (st == ST_INVALID && !too_long)
+        refusal_of(text, bytes, ret_error);
     if (st == ST_INVALID && too_long) {
         snprintf(ret_error->code, sizeof ret_error->code, "limit_exceeded");
         snprintf(ret_error->message, sizeof ret_error->message, "line %u has %u bytes, the limit is %d",

@@ -415,6 +415,8 @@ void talk_deinit(struct talk *t)
     command_line_deinit(&t->line);
     free(t->command);
     free(t->text);
+    unpack_free(t->unpack);
+    convert_free(t->convert);
     output_deinit(&t->out);
     output_deinit(&t->err);
     output_deinit(&t->early);

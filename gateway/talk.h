@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "convert.h"
 #include "door.h"
 #include "verb.h"
 
@@ -72,7 +73,9 @@ struct talk {
     /* what verbs keep */
     char job[128];                   /* the job as given, then its id */
     int spool_fd;                    /* submit: where the input goes; ask, tokenize: a memfd */
-    uint64_t synced_bytes;           /* of the spool */
+    uint64_t synced_bytes, spool_bytes_max; /* of the spool */
+    struct unpack *unpack;           /* submit: what comes is unpacked, then made into job lines */
+    struct convert *convert;
     int stage;                       /* a verb's own state */
     uint64_t version;                /* of the job, as last seen */
     uint64_t since_ns;               /* a verb's own clock */

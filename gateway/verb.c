@@ -38,12 +38,19 @@ static const struct {
     [OPT_TEMPERATURE] = { "temperature", "T", "0 is greedy; without it the model's usual 1", TYPE_DECIMAL,
                           100 },
     [OPT_SPECIAL] = { "special", NULL, "read special tokens in the text as such", TYPE_FLAG, 0 },
+    [OPT_TEXT] = { "text", NULL, "the input is text, one prompt a line", TYPE_FLAG, 0 },
+    [OPT_TEMPLATE] = { "template", "TEMPLATE",
+                       "the input is CSV or JSON lines; make each prompt of its columns: 'Translate: {text}'",
+                       TYPE_TEXT, 32 << 10 },
+    [OPT_CHAT] = { "chat", NULL, "with --text or --template: each prompt is a message to the model", TYPE_FLAG,
+                   0 },
 };
 
 #define BIT(option) (1u << (option))
 
 static const unsigned job_options = BIT(OPT_JSON) | BIT(OPT_NAME) | BIT(OPT_KEY) | BIT(OPT_MODEL) |
-                                    BIT(OPT_MAX_TOKENS) | BIT(OPT_PRIORITY) | BIT(OPT_DEADLINE);
+                                    BIT(OPT_MAX_TOKENS) | BIT(OPT_PRIORITY) | BIT(OPT_DEADLINE) | BIT(OPT_TEXT) |
+                                    BIT(OPT_TEMPLATE) | BIT(OPT_CHAT);
 
 static const struct verb *verb_table(void)
 {
@@ -64,7 +71,9 @@ static const struct verb *verb_table(void)
           "  ssh box submit --name night <prompts.jsonl\n"
           "A line is {\"prompt\": \"...\"} or {\"messages\": [...]} with an optional \"id\" and parameters, "
           "or a line of the OpenAI batch "
-          "format.\nThe id is printed when the whole input is on disk: from then on the job survives "
+          "format.\n  ssh box submit --text <prompts.txt\n"
+          "  ssh box submit --chat --template \"'Translate: {text}'\" <table.csv\n"
+          "The input may be gzip or zstd.\nThe id is printed when the whole input is on disk: from then on the job survives "
           "whatever happens.\n" },
         { VERB_RUN, "run", "", 0, 0, 0, STDIN_FILE,
           "submit, then print the answers as they come until the job has ended",

@@ -41,6 +41,9 @@ enum verb_option {
     OPT_SEED,
     OPT_TEMPERATURE,
     OPT_SPECIAL,
+    OPT_TEXT,
+    OPT_TEMPLATE,
+    OPT_CHAT,
     OPT_COUNT
 };
 

@@ -1,6 +1,9 @@
 /* verb_submit.c - submit and run: standard input goes into a file that (b) has opened, and becomes a job when all of it is on disk.
  *
- * This process writes the file and syncs it, a part at a time while it comes, so that the last sync is short; (b) then checks
+ *   ssh ──► unpack (gzip, zstd) ──► convert (text, CSV, template) ──► spool file
+ *
+ * Both are done here, in the process that has the least to lose.  The user's limit of bytes counts what is written, so it also bounds
+ * what a small upload can expand to.  This process writes the file and syncs it, a part at a time while it comes, so that the last sync is short; (b) then checks
  * what is really there.  `run` goes on as `results --follow`. */
 #include "verb_job.h"
 
@@ -20,58 +23,120 @@ static struct span option_text(const struct talk *t, enum verb_option o)
     return t->call.has[o] ? span_str(t->call.text[o]) : span_of("", 0);
 }
 
+static enum status unpacked(void *arg, struct span data, struct error *err);
+static enum status write_spool(void *arg, struct span data, struct error *err);
+
+/* false: the talk has failed. */
+static bool prepare_input(struct talk *t)
+{
+    const bool text = t->call.has[OPT_TEXT], template = t->call.has[OPT_TEMPLATE];
+    struct error err;
+    enum status st = ST_OK;
+
+    if ((text && template) || (t->call.has[OPT_CHAT] && !text && !template)) {
+        error_set(&err, ERR_INVALID_PARAMETER, text ? "text" : "chat",
+                  text ? "--text and --template cannot be had together"
+                       : "--chat needs --text or --template");
+        st = ST_INVALID;
+    }
+    if (st == ST_OK)
+        st =
+            convert_new(text       ? CONVERT_TEXT
+                        : template ? CONVERT_TEMPLATE
+                                   : CONVERT_NONE,
+                        t->call.text[OPT_TEMPLATE], t->call.has[OPT_CHAT], write_spool, t, &t->convert, &err);
+    if (st == ST_OK && unpack_new(unpacked, t, &t->unpack) != ST_OK) {
+        error_set(&err, ERR_INTERNAL, NULL, "out of memory");
+        st = ST_NOMEM;
+    }
+    if (st != ST_OK)
+        talk_fail(t, &err);
+    return st == ST_OK;
+}
+
 static void start_submit(struct talk *t)
 {
     uint8_t buffer[2048];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
-    struct door_submit s = { .name = option_text(t, OPT_NAME),
-                             .key = option_text(t, OPT_KEY),
-                             .model = option_text(t, OPT_MODEL),
-                             .max_tokens = (uint32_t)t->call.number[OPT_MAX_TOKENS],
-                             .priority = (uint32_t)t->call.number[OPT_PRIORITY],
-                             .deadline_ms = t->call.number[OPT_DEADLINE] };
+    struct door_writer w = {.at = buffer, .capacity = sizeof buffer};
+    struct door_submit s = {.name = option_text(t, OPT_NAME),
+                            .key = option_text(t, OPT_KEY),
+                            .model = option_text(t, OPT_MODEL),
+                            .max_tokens = (uint32_t)t->call.number[OPT_MAX_TOKENS],
+                            .priority = (uint32_t)t->call.number[OPT_PRIORITY],
+                            .deadline_ms = t->call.number[OPT_DEADLINE]};
 
+    if (!prepare_input(t))
+        return;
     t->stage = STAGE_BEGIN;
     door_put_submit(&w, &s);
     talk_ask(t, DOOR_SUBMIT, &w, -1);
 }
 
-static void write_failed(struct talk *t, int error)
+static enum status write_failed(int error, struct error *err)
 {
-    struct error err;
-
-    error_set(&err, error == ENOSPC || error == EDQUOT ? ERR_LIMIT_EXCEEDED : ERR_INTERNAL, NULL,
+    error_set(err, error == ENOSPC || error == EDQUOT ? ERR_LIMIT_EXCEEDED : ERR_INTERNAL, NULL,
               "the input cannot be written to disk: %s; nothing was submitted", strerror(error));
-    talk_fail(t, &err);
+    return ST_SYSTEM;
 }
 
-static void write_input(struct talk *t, struct span data)
+/* The sink of it all: job lines into the spool. */
+static enum status write_spool(void *arg, struct span data, struct error *err)
 {
+    struct talk *t = arg;
+
+    if (data.n > t->spool_bytes_max - t->output_bytes) {
+        error_set(err, ERR_LIMIT_EXCEEDED, "max-job-bytes",
+                  "the input, unpacked and made into job lines, is over the limit of %llu bytes; nothing was "
+                  "submitted",
+                  (unsigned long long)t->spool_bytes_max);
+        return ST_LIMIT;
+    }
     while (data.n > 0) {
         ssize_t n = write(t->spool_fd, data.at, data.n);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0) {
-            write_failed(t, n < 0 ? errno : EIO);
-            return;
-        }
+        if (n <= 0)
+            return write_failed(n < 0 ? errno : EIO, err);
         data = span_of(data.at + n, data.n - (size_t)n);
         t->output_bytes += (size_t)n;
     }
     if (t->output_bytes - t->synced_bytes >= SYNC_BYTES) {
         if (fdatasync(t->spool_fd) != 0)
-            write_failed(t, errno);
+            return write_failed(errno, err);
         t->synced_bytes = t->output_bytes;
+        connection_wind_watchdog(); /* a part of a known end: what expands is work, not a loop gone wild */
     }
+    return ST_OK;
+}
+
+static enum status unpacked(void *arg, struct span data, struct error *err)
+{
+    struct talk *t = arg;
+
+    return convert_put(t->convert, data, err);
+}
+
+static void write_input(struct talk *t, struct span data)
+{
+    struct error err;
+
+    if (unpack_put(t->unpack, data, &err) != ST_OK)
+        talk_fail(t, &err);
 }
 
 static void upload_end(struct talk *t)
 {
     uint8_t buffer[16];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct door_writer w = {.at = buffer, .capacity = sizeof buffer};
+    struct error err;
 
-    if (fsync(t->spool_fd) != 0) {
-        write_failed(t, errno);
+    enum status st = unpack_end(t->unpack, &err);
+    if (st == ST_OK)
+        st = convert_end(t->convert, &err);
+    if (st == ST_OK && fsync(t->spool_fd) != 0)
+        st = write_failed(errno, &err);
+    if (st != ST_OK) {
+        talk_fail(t, &err);
         return;
     }
     close(t->spool_fd);
@@ -106,6 +171,7 @@ static void on_spool(struct talk *t, struct door_reader *r, int fd)
 {
     struct error err;
 
+    t->spool_bytes_max = door_get_u64(r);
     t->spool_fd = fd >= 0 ? dup(fd) : -1;
     if (!door_read_all(r) || t->spool_fd < 0) {
         error_set(&err, ERR_INTERNAL, NULL, "the job store gave no file for the input");
@@ -165,14 +231,14 @@ static void submit_interrupt(struct talk *t)
             t->job, t->job);
 }
 
-const struct verb_handler verb_submit_handler = { .start = start_submit,
-                                                  .reply = submit_reply,
-                                                  .input = submit_input,
-                                                  .input_end = submit_input_end,
-                                                  .interrupt = submit_interrupt };
-const struct verb_handler verb_run_handler = { .start = start_submit,
-                                               .reply = submit_reply,
-                                               .input = submit_input,
-                                               .input_end = submit_input_end,
-                                               .drained = run_drained,
-                                               .interrupt = submit_interrupt };
+const struct verb_handler verb_submit_handler = {.start = start_submit,
+                                                 .reply = submit_reply,
+                                                 .input = submit_input,
+                                                 .input_end = submit_input_end,
+                                                 .interrupt = submit_interrupt};
+const struct verb_handler verb_run_handler = {.start = start_submit,
+                                              .reply = submit_reply,
+                                              .input = submit_input,
+                                              .input_end = submit_input_end,
+                                              .drained = run_drained,
+                                              .interrupt = submit_interrupt};
