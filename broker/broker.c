@@ -97,6 +97,8 @@ enum status broker_new(const struct options *options, struct broker **ret_broker
     if (st == ST_OK)
         st = requests_init(&b->requests);
     if (st == ST_OK)
+        st = keys_new(&b->keys);
+    if (st == ST_OK)
         st = fair_queue_new(REQUESTS_MAX, ACCOUNTS_MAX, options->n_models, &b->queue);
     if (st == ST_OK)
         st = router_new(WORKERS_MAX, &b->router); /* more may be added by hand */
@@ -136,6 +138,7 @@ void broker_free(struct broker *b)
     router_free(b->router);
     fair_queue_free(b->queue);
     requests_deinit(&b->requests);
+    keys_free(b->keys);
     users_deinit(&b->users);
     if (b->signals >= 0)
         close(b->signals);
@@ -148,6 +151,7 @@ void broker_check(const struct broker *b)
 
     fair_queue_check(b->queue);
     requests_check(&b->requests, &b->clients);
+    keys_check(b->keys);
     for (uint32_t i = 0; i < b->n_workers; i++)
         if (b->workers[i].link.open)
             worker_link_check(&b->workers[i].link);
@@ -158,6 +162,7 @@ void broker_check(const struct broker *b)
             continue;
         n_live[r->account]++;
         n_running[r->account] += request_in_worker(r);
+        assert(r->key == NO_KEY || keys_request(b->keys, (uint32_t)r->key) == i);
         assert((r->phase == REQUEST_QUEUED) == fair_queue_holds(b->queue, i));
         if (request_in_worker(r))
             assert(b->workers[r->worker].link.slots[r->slot].request == i);
@@ -259,6 +264,9 @@ static void check_deadlines(struct broker *b)
         if (r->phase != REQUEST_FREE && r->end == END_NONE && r->deadline_ns != 0 && r->deadline_ns <= b->now_ns)
             ending_errorf(b, i, ERR_DEADLINE_EXCEEDED, "deadline_ms", "not done within %" PRIu64 " ms (%s)",
                           (r->deadline_ns - r->arrived_ns) / ms_ns, r->phase == REQUEST_QUEUED ? "queued" : "running");
+        else if (r->phase != REQUEST_FREE && r->end == END_NONE && r->orphaned_ns != 0 &&
+                 b->now_ns - r->orphaned_ns > KEYS_ORPHAN_MS * ms_ns)
+            ending_errorf(b, i, ERR_CANCELLED, "", "the client has left and did not come back with its idempotency key");
     }
 }
 
@@ -344,6 +352,7 @@ static void tick(struct broker *b)
         return;
     b->tick_due_ns = b->now_ns + TICK_MS * ms_ns;
     check_deadlines(b);
+    keys_expire(b->keys, b->now_ns);
     for (uint32_t i = 0; i < b->n_workers; i++) {
         supervisor_obey(&b->workers[i], b->now_ns);
         supervise(b, &b->workers[i]);

@@ -5,6 +5,7 @@
  *   events.c     events of workers -> requests                              (every number checked)
  *   delivery.c   what requests received -> clients                          (never blocks; keeps what a client does not take)
  *   death.c      a worker ended -> its requests go on elsewhere             (takeover decides)
+ *   keys.c       idempotency keys: what was asked before, and its answer
  *   ending.c     the one place where requests change phase and end
  *   admin.c      workers paused, drained, added, removed by hand
  *   report.c     hello, models, status; metrics_page.c the same for Prometheus, served by metrics.c in a thread of its own
@@ -22,6 +23,7 @@
 #include "client.h"
 #include "endpoint.h"
 #include "fair_queue.h"
+#include "keys.h"
 #include "metrics.h"
 #include "options.h"
 #include "request.h"
@@ -97,6 +99,7 @@ struct broker {
     struct accounts accounts;
     struct clients clients;
     struct requests requests;
+    struct keys *keys;        /* idempotency keys */
     struct fair_queue *queue;
     struct router *router;
     struct served_model models[MODELS_MAX];

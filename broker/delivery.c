@@ -119,6 +119,7 @@ struct logprobs_page {
 /* The log-probabilities of the next n_ids tokens.  Gives the bytes they take in c->logprobs. */
 static size_t read_logprobs(const struct choice *c, uint32_t n_ids, struct logprobs_page *page)
 {
+    const uint8_t *from = c->logprobs.at + c->logprobs_sent;
     size_t at = 0;
     uint32_t n_top = 0;
 
@@ -126,8 +127,8 @@ static size_t read_logprobs(const struct choice *c, uint32_t n_ids, struct logpr
         struct wire_token_logprobs *t = &page->tokens[i];
         uint32_t bytes;
 
-        memcpy(&bytes, c->logprobs.at + at, 4);
-        const uint8_t *piece = c->logprobs.at + at + 4, *end = piece + bytes;
+        memcpy(&bytes, from + at, 4);
+        const uint8_t *piece = from + at + 4, *end = piece + bytes;
         piece = read_piece(piece, &t->chosen);
         t->top = &page->top[n_top];
         t->n_top = 0;
@@ -146,7 +147,7 @@ static enum status send_tokens(struct broker *b, struct request *r, uint32_t cho
     static struct logprobs_page page;
     struct choice *c = &r->choices[choice];
     uint32_t n_ids = choice_n_ids(c) - c->n_sent, most = r->logprobs ? TOKEN_MESSAGE_LOGPROBS_MAX : TOKEN_MESSAGE_IDS_MAX;
-    struct span text = span_of(c->text.at, c->text.n);
+    struct span text = c->text.at != NULL ? span_of(c->text.at + c->text_sent, c->text.n - c->text_sent) : (struct span){ 0 };
     size_t logprobs_bytes = 0;
 
     if (n_ids > most)
@@ -172,8 +173,14 @@ static enum status send_tokens(struct broker *b, struct request *r, uint32_t cho
     if (st != ST_OK)
         return st;
     c->n_sent += n_ids;
-    requests_consume(&c->text, text.n);
-    requests_consume(&c->logprobs, logprobs_bytes);
+    if (r->key != NO_KEY) { /* it may be wanted once more */
+        c->text_sent += text.n;
+        c->logprobs_sent += logprobs_bytes;
+        return ST_OK;
+    }
+    requests_consume(&c->text, c->text_sent + text.n);
+    requests_consume(&c->logprobs, c->logprobs_sent + logprobs_bytes);
+    c->text_sent = c->logprobs_sent = 0; /* not so where it had a key until now */
     if (c->text.n == 0 && c->text.capacity > 65536)
         requests_clear(&b->requests, &c->text); /* a backlog has gone out: give the memory back */
     return ST_OK;
@@ -184,7 +191,7 @@ static enum status send_all_tokens(struct broker *b, struct request *r)
     for (uint32_t i = 0; i < r->n_choices; i++) {
         struct choice *c = &r->choices[i];
 
-        while (choice_n_ids(c) > c->n_sent || c->text.n > 0) {
+        while (choice_n_ids(c) > c->n_sent || c->text.n > c->text_sent) {
             enum status st = send_tokens(b, r, i);
             if (st != ST_OK)
                 return st;

@@ -30,6 +30,35 @@ void ending_enqueue(struct broker *b, uint32_t request, enum queue_class class)
     fair_queue_push(b->queue, request, r->account, r->model, class, r->charged);
 }
 
+/* A request with an idempotency key goes: its answer stays, or the key is free again. */
+static void settle_key(struct broker *b, struct request *r)
+{
+    struct kept_answer a = { .choices = r->choices,
+                             .n_choices = r->n_choices,
+                             .seed = record_head(&r->record)->sampling.seed,
+                             .number = r->number,
+                             .prefill_ns = r->prefill_ns,
+                             .prompt_tokens = r->prompt_tokens,
+                             .cached_tokens = r->cached_tokens,
+                             .preemptions = r->preemptions,
+                             .takeovers = r->takeovers,
+                             .worker = r->worker };
+
+    if (r->end != END_DONE) {
+        keys_drop(b->keys, (uint32_t)r->key);
+        r->key = NO_KEY;
+        return;
+    }
+    memcpy(a.numerics_id, r->numerics_id, sizeof(a.numerics_id));
+    for (uint32_t i = 0; i < r->n_choices; i++)
+        a.bytes += r->choices[i].ids.capacity + r->choices[i].text.capacity + r->choices[i].logprobs.capacity;
+    b->requests.bytes -= a.bytes; /* counted by the table of keys from now on */
+    r->choices = NULL;
+    r->n_choices = 0;
+    keys_keep(b->keys, (uint32_t)r->key, &a, b->now_ns);
+    r->key = NO_KEY;
+}
+
 /* Free the place if nobody needs it any more. */
 static void try_free(struct broker *b, uint32_t request)
 {
@@ -37,6 +66,8 @@ static void try_free(struct broker *b, uint32_t request)
 
     if (r->phase != REQUEST_OVER || r->client != CLIENT_NONE)
         return;
+    if (r->key != NO_KEY)
+        settle_key(b, r);
     b->accounts.list[r->account].n_live--;
     requests_remove(&b->requests, request);
 }
@@ -82,6 +113,7 @@ void ending_error(struct broker *b, uint32_t request, const struct error *error,
             r->choices[i].n_sent = choice_n_ids(&r->choices[i]);
             requests_clear(&b->requests, &r->choices[i].text);
             requests_clear(&b->requests, &r->choices[i].logprobs);
+            r->choices[i].text_sent = r->choices[i].logprobs_sent = 0;
         }
     requests_mark_dirty(&b->requests, request);
     try_free(b, request);
@@ -193,6 +225,15 @@ void ending_told(struct broker *b, uint32_t request)
     drop_idle_client(b, client);
 }
 
+/* A request with a key whose client left: it may come back with the key.  It runs on for KEYS_ORPHAN_MS, at its own pace. */
+static void make_orphan(struct broker *b, struct request *r)
+{
+    r->orphaned_ns = b->now_ns;
+    if (r->paused)
+        worker_link_flag(&b->workers[r->worker].link, r->slot, 0);
+    r->paused = false;
+}
+
 void ending_client_gone(struct broker *b, uint32_t client)
 {
     struct error gone;
@@ -203,7 +244,9 @@ void ending_client_gone(struct broker *b, uint32_t client)
         uint32_t request = b->clients.list[client].first;
 
         requests_detach(&b->requests, &b->clients, request);
-        if (b->requests.list[request].end == END_NONE)
+        if (b->requests.list[request].end == END_NONE && b->requests.list[request].key != NO_KEY)
+            make_orphan(b, &b->requests.list[request]);
+        else if (b->requests.list[request].end == END_NONE)
             ending_error(b, request, &gone, 0); /* frees the place if no worker has it */
         else
             try_free(b, request);

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -255,19 +256,172 @@ static void forget_client(struct broker *b, uint32_t client)
         clients_remove(&b->clients, client);
 }
 
+/* --- idempotency keys ------------------------------------------------------------------------- */
+
+static void keyed_hash(const struct broker *b, const void *at, size_t n, uint64_t ret_hash[2])
+{
+    XXH128_hash_t h = XXH3_128bits_withSecret(at, n, b->scope_secret, sizeof(b->scope_secret));
+
+    ret_hash[0] = h.low64;
+    ret_hash[1] = h.high64;
+}
+
+/* Name and content of a keyed request.  Content is its record, without when it came and how long it may take, and what else decides the
+ * answer.  False with a->error set when there is no such request. */
+static bool key_of(const struct broker *b, const struct wire_generate *g, struct admission *a, struct key *ret_key)
+{
+    const struct account *account = &b->accounts.list[a->account];
+    struct record_context c = { .seed = g->has_seed ? g->sampling.seed : 0 };
+    uint8_t name[USER_NAME_BYTES + CLIENT_ID_BYTES_MAX];
+    size_t user_bytes = strlen(account->name) + 1;
+    struct record record;
+    uint64_t user[2], all[5] = { a->model, g->has_seed, g->takeover_any };
+
+    scope_hash(b, account, g->scope, g->salt, c.scope);
+    if (record_of_generate(g, &c, &record, &a->error) != ST_OK)
+        return false;
+    keyed_hash(b, record.at, record.bytes, ret_key->content);
+    record_deinit(&record);
+    memcpy(all + 3, ret_key->content, sizeof(ret_key->content));
+    keyed_hash(b, all, sizeof(all), ret_key->content);
+    memcpy(name, account->name, user_bytes);
+    memcpy(name + user_bytes, g->idempotency_key.at, g->idempotency_key.n);
+    keyed_hash(b, name, user_bytes + g->idempotency_key.n, ret_key->name);
+    keyed_hash(b, name, user_bytes, user);
+    ret_key->user = user[0];
+    return true;
+}
+
+/* The request is told from its beginning, to this client. */
+static void tell_again(struct broker *b, uint32_t request, const struct wire_generate *g)
+{
+    struct request *r = &b->requests.list[request];
+
+    for (uint32_t i = 0; i < r->n_choices; i++) {
+        r->choices[i].n_sent = 0;
+        r->choices[i].text_sent = r->choices[i].logprobs_sent = 0;
+    }
+    r->stream = g->stream;
+    r->orphaned_ns = 0;
+    r->owes_accepted = true;
+    r->owes_progress = r->phase == REQUEST_RUNNING;
+    requests_mark_dirty(&b->requests, request);
+}
+
+/* A request that is under way goes on for the connection that asked last. */
+static void move_request(struct broker *b, uint32_t request, const struct wire_message *m, const struct admission *a)
+{
+    struct request *r = &b->requests.list[request];
+    uint32_t old = r->client;
+    struct error moved;
+
+    if (old != CLIENT_NONE) {
+        error_set(&moved, ERR_CANCELLED, "idempotency_key", "the request was sent again: its answer goes where that came from");
+        delivery_error(b, &b->clients.list[old].peer, request_id(r), &moved, 0);
+        requests_detach(&b->requests, &b->clients, request);
+    }
+    requests_attach(&b->requests, &b->clients, request, a->client, m->id);
+    if (old != CLIENT_NONE && b->clients.list[old].n_live == 0)
+        clients_remove(&b->clients, old);
+    tell_again(b, request, &m->generate);
+}
+
+/* A kept answer is told by a request that is over before it began.  False with a->error set. */
+static bool replay(struct broker *b, uint32_t place, const struct wire_message *m, struct admission *a)
+{
+    struct record record = { 0 };
+    struct record_context c = { .arrived_ns = b->now_ns };
+    struct kept_answer answer;
+    uint32_t request;
+
+    if (record_of_generate(&m->generate, &c, &record, &a->error) != ST_OK)
+        return false;
+    if (requests_add(&b->requests, &b->clients, a->client, m->id, 1, &record, &request) != ST_OK) {
+        record_deinit(&record);
+        error_set(&a->error, ERR_BUSY, "", "the pool holds %d requests, its limit, or has no memory", REQUESTS_MAX);
+        a->retry_after_ms = ending_retry_after_ms(b);
+        return false;
+    }
+    struct request *r = &b->requests.list[request];
+    keys_take(b->keys, place, request, &answer);
+    free(r->choices);
+    r->choices = answer.choices;
+    r->n_choices = answer.n_choices;
+    b->requests.bytes += answer.bytes;
+    record_set_seed(&r->record, answer.seed);
+    r->number = answer.number;
+    r->key = place;
+    r->account = a->account;
+    r->model = a->model;
+    r->kind = WORK_GENERATE;
+    r->arrived_ns = b->now_ns;
+    r->logprobs = m->generate.sampling.logprobs != 0 || m->generate.sampling.n_logprobs > 0;
+    r->prompt_tokens = answer.prompt_tokens;
+    r->cached_tokens = answer.cached_tokens;
+    r->preemptions = answer.preemptions;
+    r->takeovers = answer.takeovers;
+    r->prefill_ns = answer.prefill_ns;
+    r->worker = answer.worker;
+    memcpy(r->numerics_id, answer.numerics_id, sizeof(r->numerics_id));
+    r->end = END_DONE;
+    b->accounts.list[a->account].n_live++;
+    tell_again(b, request, &m->generate);
+    return true;
+}
+
+/* Is there a request with this key, under way or done?  Then it is answered, or refused, here.  Otherwise false, with the key to be
+ * entered for the request that will be made. */
+static bool answer_by_key(struct broker *b, const struct sender *from, const struct wire_message *m, struct key *ret_key)
+{
+    const struct wire_generate *g = &m->generate;
+    struct admission a = { 0 };
+    uint32_t place, request;
+    bool same, ok = true;
+
+    if (g->n_resume > 0) {
+        error_set(&a.error, ERR_INVALID_REQUEST, "idempotency_key", "idempotency_key and resume do not go together");
+        ok = false;
+    }
+    ok = ok && find_model(b, g->model, &a) && find_account(b, from, g->on_behalf_of, &a) && key_of(b, g, &a, ret_key);
+    enum key_state state = ok ? keys_find(b->keys, ret_key, &place, &same, &request) : KEY_ABSENT;
+    if (ok && state == KEY_LIVE && b->requests.list[request].end == END_ERROR) {
+        keys_drop(b->keys, place); /* it failed and its client will hear so: this one is a new try */
+        b->requests.list[request].key = NO_KEY;
+        state = KEY_ABSENT;
+    }
+    if (ok && state == KEY_ABSENT)
+        return false;
+    if (ok && !same) {
+        error_set(&a.error, ERR_KEY_CONFLICT, "idempotency_key", "this key came with another request before");
+        ok = false;
+    }
+    ok = ok && find_client(b, from, m->id, &a);
+    if (ok && state == KEY_LIVE) {
+        move_request(b, request, m, &a);
+    } else if (ok && !replay(b, place, m, &a)) {
+        forget_client(b, a.client);
+        ok = false;
+    }
+    if (!ok)
+        refuse(b, from, m->id, a.retry_after_ms, &a.error);
+    return true;
+}
+
 static void on_generate(struct broker *b, const struct sender *from, const struct wire_message *m)
 {
     const struct wire_generate *g = &m->generate;
     struct admission a = { 0 };
     struct record record = { 0 };
 
-    if (g->session.n > 0 || g->idempotency_key.n > 0) {
-        const char *field = g->session.n > 0 ? "session" : "idempotency_key";
+    struct key key;
 
-        error_set(&a.error, ERR_UNSUPPORTED_PARAMETER, field, "%s is not served by this broker", field);
+    if (g->session.n > 0) {
+        error_set(&a.error, ERR_UNSUPPORTED_PARAMETER, "session", "session is not served by this broker");
         refuse(b, from, m->id, 0, &a.error);
         return;
     }
+    if (g->idempotency_key.n > 0 && answer_by_key(b, from, m, &key))
+        return;
     if (!admit(b, from, m->id, g->model, g->on_behalf_of, &a)) {
         refuse(b, from, m->id, a.retry_after_ms, &a.error);
         return;
@@ -294,6 +448,8 @@ static void on_generate(struct broker *b, const struct sender *from, const struc
     r->takeover_any = g->takeover_any;
     r->cache_off = g->cache_off;
     r->owes_accepted = true;
+    if (g->idempotency_key.n > 0)
+        r->key = keys_add(b->keys, &key, request);
     if (!take_resume(b, r, g, &a.error)) {
         ending_error(b, request, &a.error, 0);
         return;

@@ -177,6 +177,11 @@ void record_deinit(struct record *r)
     *r = (struct record){ 0 };
 }
 
+void record_set_seed(struct record *r, uint64_t seed)
+{
+    memcpy(r->at + offsetof(struct work_request, sampling) + offsetof(struct sampling, seed), &seed, sizeof(seed));
+}
+
 struct span record_prompt(const struct record *r)
 {
     return span_of(r->at + record_head(r)->prompt.offset, record_head(r)->prompt.bytes);

@@ -43,6 +43,9 @@ static inline const struct work_request *record_head(const struct record *r)
     return (const struct work_request *)r->at;
 }
 
+/* The seed is drawn, or known, later. */
+void record_set_seed(struct record *r, uint64_t seed);
+
 /* The prompt's bytes as the worker gets them. */
 struct span record_prompt(const struct record *r);
 

@@ -70,9 +70,8 @@ uint32_t requests_find(const struct requests *t, uint32_t client, struct span id
 enum status requests_add(struct requests *t, struct clients *c, uint32_t client, struct span id, uint32_t n_choices,
                          struct record *record, uint32_t *ret_request)
 {
-    uint32_t at = t->free, *bucket = bucket_of(t, client, id);
+    uint32_t at = t->free;
 
-    assert(id.n >= 1 && id.n <= CLIENT_ID_BYTES_MAX);
     assert(n_choices >= 1 && n_choices <= CHOICES_MAX);
     if (at == NO_REQUEST)
         return ST_FULL;
@@ -80,34 +79,49 @@ enum status requests_add(struct requests *t, struct clients *c, uint32_t client,
     if (choices == NULL)
         return ST_NOMEM;
     struct request *r = &t->list[at];
-    struct client *cl = &c->list[client];
 
     t->free = r->bucket_next;
     *r = (struct request){ .phase = REQUEST_OVER,
                            .number = t->next_number++,
-                           .client = client,
-                           .id_bytes = (uint32_t)id.n,
+                           .client = CLIENT_NONE,
+                           .key = NO_KEY,
                            .record = *record,
                            .worker = NO_WORKER,
                            .n_choices = n_choices,
                            .choices = choices,
                            .client_next = NO_REQUEST,
-                           .client_prev = cl->last,
-                           .bucket_next = *bucket,
+                           .client_prev = NO_REQUEST,
+                           .bucket_next = NO_REQUEST,
                            .dirty_next = NO_REQUEST };
-    memcpy(r->id, id.at, id.n);
     *record = (struct record){ 0 };
     t->bytes += r->record.bytes;
-    *bucket = at;
-    if (cl->last != NO_REQUEST)
-        t->list[cl->last].client_next = at;
-    else
-        cl->first = at;
-    cl->last = at;
-    cl->n_live++;
     t->n_live++;
+    requests_attach(t, c, at, client, id);
     *ret_request = at;
     return ST_OK;
+}
+
+void requests_attach(struct requests *t, struct clients *c, uint32_t request, uint32_t client, struct span id)
+{
+    struct request *r = &t->list[request];
+    struct client *cl = &c->list[client];
+    uint32_t *bucket = bucket_of(t, client, id);
+
+    assert(id.n >= 1 && id.n <= CLIENT_ID_BYTES_MAX);
+    assert(r->client == CLIENT_NONE);
+    memcpy(r->id, id.at, id.n);
+    r->id_bytes = (uint32_t)id.n;
+    r->client = client;
+    r->client_next = NO_REQUEST;
+    r->client_prev = cl->last;
+    r->bucket_next = *bucket;
+    *bucket = request;
+    if (cl->last != NO_REQUEST)
+        t->list[cl->last].client_next = request;
+    else
+        cl->first = request;
+    cl->last = request;
+    cl->n_live++;
 }
 
 void requests_detach(struct requests *t, struct clients *c, uint32_t request)
@@ -241,7 +255,7 @@ uint64_t request_backlog(const struct request *r)
     for (uint32_t i = 0; i < r->n_choices; i++) {
         const struct choice *c = &r->choices[i];
 
-        n += c->ids.n - (uint64_t)c->n_sent * 4 + c->text.n + c->logprobs.n;
+        n += c->ids.n - (uint64_t)c->n_sent * 4 + (c->text.n - c->text_sent) + (c->logprobs.n - c->logprobs_sent);
     }
     return n;
 }
@@ -280,6 +294,7 @@ void requests_check(const struct requests *t, const struct clients *c)
 
             bytes += ch->ids.capacity + ch->text.capacity + ch->logprobs.capacity;
             assert(ch->n_sent <= choice_n_ids(ch));
+            assert(ch->text_sent <= ch->text.n && ch->logprobs_sent <= ch->logprobs.n);
         }
         if (r->client == CLIENT_NONE)
             continue;

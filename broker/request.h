@@ -31,7 +31,7 @@
 
 enum request_phase { REQUEST_FREE, REQUEST_QUEUED, REQUEST_SENT, REQUEST_RUNNING, REQUEST_OVER };
 enum request_end { END_NONE, END_DONE, END_ERROR };
-enum { REQUEST_BUCKETS = 8192, NO_WORKER = -1 };
+enum { REQUEST_BUCKETS = 8192, NO_WORKER = -1, NO_KEY = -1 };
 
 struct bytes {              /* a growing piece of memory that knows its use */
     uint8_t *at;
@@ -41,7 +41,9 @@ struct bytes {              /* a growing piece of memory that knows its use */
 struct choice {
     struct bytes ids;       /* int32 each, all since the beginning */
     uint32_t n_sent;        /* of them given to the client */
-    struct bytes text;      /* received, not yet given to the client */
+    struct bytes text;      /* received, not yet given to the client; all of it where the request has a key */
+    size_t text_sent;       /* with a key: bytes of text, and of logprobs, that the client was given */
+    size_t logprobs_sent;
     uint64_t released_bytes;/* text received in all: where a takeover goes on */
     struct bytes logprobs;  /* u32 length, then the payload of EVENT_TOKEN; one a token from n_sent on */
     enum finish_reason reason;
@@ -69,6 +71,9 @@ struct request {
     uint32_t bad_deaths;    /* how many did */
     uint32_t n_before;      /* completion tokens when it was dispatched last */
     bool dirty;             /* on the list of those that have something for their client */
+
+    int64_t key;            /* its place in the table of idempotency keys; NO_KEY */
+    uint64_t orphaned_ns;   /* with a key: when its client left; 0: it is there */
 
     struct record record;
     uint64_t prompt_tokens_estimate, charged; /* charged: what the fair queue takes for it */
@@ -110,6 +115,9 @@ MUST_CHECK enum status requests_add(struct requests *t, struct clients *c, uint3
 
 /* The client's request of this id; NO_REQUEST when there is none. */
 uint32_t requests_find(const struct requests *t, uint32_t client, struct span id);
+
+/* Join a client's list under this id, which is not in use there.  The request has no client. */
+void requests_attach(struct requests *t, struct clients *c, uint32_t request, uint32_t client, struct span id);
 
 /* Leave the client's list: nobody is told any more.  Harmless when it has left. */
 void requests_detach(struct requests *t, struct clients *c, uint32_t request);

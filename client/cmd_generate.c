@@ -21,6 +21,7 @@ struct generation {
 };
 
 static struct request_flags options;
+static const char *idempotency_key;
 
 size_t generate_flags(struct flag *ret_flags)
 {
@@ -31,6 +32,8 @@ size_t generate_flags(struct flag *ret_flags)
         {"json", 0, FLAG_SWITCH, &options.json, NULL, "print one JSON object at the end", 0, 0},
         {"logprobs", 0, FLAG_SWITCH, &options.logprobs, NULL,
          "with --json: the log-probability of each token", 0, 0},
+        {"idempotency-key", 0, FLAG_TEXT, &idempotency_key, "KEY",
+         "the same command with the same key gets the same answer, not another one", 0, 0},
         {"top-logprobs", 0, FLAG_U32, &options.top_logprobs, "K",
          "with --json: also of the K likeliest at its place", 0, LOGPROBS_MAX},
     };
@@ -136,6 +139,7 @@ int cmd_generate(int argc, char **argv)
     if (code != EXIT_DONE)
         return code;
     r.prompt = prompt;
+    r.idempotency_key = idempotency_key;
     code = generate(&r);
     free(prompt);
     return code;

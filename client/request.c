@@ -99,10 +99,11 @@ static int put_prompt(const struct weir_request *r, struct wire_generate *g, str
 
 static void put_sampling(const struct weir_request *r, struct wire_generate *g)
 {
-    g->has_seed = true;
+    /* The second request with an idempotency key must be the first one again: then the broker draws, once. */
+    g->has_seed = r->seed != NULL || r->idempotency_key == NULL;
     g->has_temperature = r->temperature != NULL;
     g->sampling = (struct sampling){
-        .seed = r->seed != NULL ? *r->seed : draw_seed(),
+        .seed = r->seed != NULL ? *r->seed : g->has_seed ? draw_seed() : 0,
         .temperature = r->temperature != NULL ? (float)*r->temperature : 1.0f,
         .top_p = r->top_p != NULL ? (float)*r->top_p : 1.0f,
         .min_p = r->min_p != NULL ? (float)*r->min_p : 0.0f,

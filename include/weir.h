@@ -94,7 +94,7 @@ struct weir_request {
     uint32_t max_tokens;             /* 0: to the answer's own end */
     uint32_t n;                      /* completions; 0 is 1 */
     uint32_t deadline_ms;            /* from now; 0: none */
-    const uint64_t *seed;            /* NULL: the library draws one below 2^53, which every JSON reader keeps exactly */
+    const uint64_t *seed;            /* NULL: the library draws one below 2^53, which every JSON reader keeps exactly; the broker, with an idempotency_key */
     const double *temperature;       /* NULL: 1.0 */
     const double *top_p, *min_p, *repetition_penalty, *presence_penalty, *frequency_penalty;
     uint32_t top_k;                  /* 0: off */
@@ -104,7 +104,8 @@ struct weir_request {
     size_t n_stop;
     const struct weir_bias *bias;
     size_t n_bias;
-    const char *scope, *salt, *session, *idempotency_key; /* NULL: none */
+    const char *scope, *salt, *session; /* NULL: none */
+    const char *idempotency_key;     /* NULL: none.  Two requests with one key are one: the second gets what the first got, or gets (docs/protocol.md) */
     const char *on_behalf_of;        /* front ends only: the user it is for */
 };
 

@@ -23,6 +23,8 @@ void broker_rig_open(struct broker_rig *rig)
     clients_init(&b->clients);
     st = requests_init(&b->requests);
     if (st == ST_OK)
+        st = keys_new(&b->keys);
+    if (st == ST_OK)
         st = fair_queue_new(REQUESTS_MAX, ACCOUNTS_MAX, 1, &b->queue);
     if (st == ST_OK)
         st = router_new(1, &b->router);
