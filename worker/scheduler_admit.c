@@ -311,8 +311,8 @@ static void try_admit(struct scheduler *s, struct admission *a, struct sequence 
     struct prefix_match m = take_prefix(s, seq);
     uint32_t n_needed = blocks_for(seq->n_tokens) - m.n_blocks;
     bool room = make_room(s, seq, n_needed, a->now_ns);
-    if (!room && s->n_running == 0 && m.partial != KV_BLOCK_NONE) {
-        /* It needs the whole pool, and the block to copy from is in its own way. */
+    if (!room && m.partial != KV_BLOCK_NONE) {
+        /* It needs all that can be had, and the block to copy from is in its own way. */
         prefix_cache_release(s->cache, m.partial);
         m.partial = KV_BLOCK_NONE;
         m.partial_tokens = 0;
