@@ -421,6 +421,54 @@ static void nothing_is_sampled_without_room_for_its_events(void **state)
     fake_engine_deinit(&e);
 }
 
+/* A batch prefill that claims the whole budget is no reason to leave an interactive one out of the plan. */
+static void the_fifth_interactive_prompt_is_in_the_plan_beside_a_long_batch_prompt(void **state)
+{
+    (void)state;
+    struct fake_engine e;
+    struct fake_sequence *f[6];
+    fake_engine_init(&e, &roomy);
+    f[5] = add(&e, text, 500, 3, false);
+    fake_engine_step(&e);
+    for (uint32_t i = 0; i < 5; i++)
+        f[i] = add(&e, other + i, 20, 3, true); /* 100 rows of 128 */
+    run_until_idle(&e);
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_int_equal(f[i]->n_steps_to_plan, 1);
+        finish(f[i]);
+    }
+    fake_engine_deinit(&e);
+}
+
+/* The oldest batch sequence is paused: that does not keep the next from being promoted while interactive ones come without end. */
+static void ageing_passes_over_what_cannot_run(void **state)
+{
+    (void)state;
+    struct fake_options opt = roomy;
+    struct fake_engine e;
+    struct fake_sequence *chat[100] = { NULL };
+    opt.scheduler.max_seqs = 2;
+    opt.scheduler.age_ns = 200000000;
+    fake_engine_init(&e, &opt);
+    struct fake_sequence *paused = add(&e, text, 40, 3, false);
+    paused->seq.paused = true;
+    struct fake_sequence *batch = add(&e, other, 40, 12, false);
+    uint32_t n = 0;
+    for (; n < 100 && batch->seq.state != SEQUENCE_ENDED; n++) {
+        chat[n] = add(&e, text + n, 20, 10, true);
+        for (int i = 0; i < 2; i++)
+            fake_engine_step(&e);
+    }
+    assert_int_equal(batch->seq.state, SEQUENCE_ENDED);
+    paused->seq.paused = false;
+    run_until_idle(&e);
+    for (uint32_t i = 0; i < n; i++)
+        finish(chat[i]);
+    finish(paused);
+    finish(batch);
+    fake_engine_deinit(&e);
+}
+
 static void a_paused_sequence_costs_only_itself(void **state)
 {
     (void)state;
@@ -653,6 +701,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_shared_prefix_in_the_making_is_waited_for),
         cmocka_unit_test(waiting_for_a_prefix_ends_with_its_bound_or_its_maker),
         cmocka_unit_test(nothing_is_sampled_without_room_for_its_events),
+        cmocka_unit_test(the_fifth_interactive_prompt_is_in_the_plan_beside_a_long_batch_prompt),
+        cmocka_unit_test(ageing_passes_over_what_cannot_run),
         cmocka_unit_test(a_paused_sequence_costs_only_itself),
         cmocka_unit_test(what_can_never_fit_is_refused_with_the_numbers),
         cmocka_unit_test(one_sequence_may_fill_the_whole_pool),
