@@ -340,7 +340,7 @@ static void act(uint32_t connection)
     if (fault_is_on(FAULT_CANCEL) && c->n_open > 0 && chance(&sim.faults, 6))
         cancel_one(connection);
     /* At most 5 s: after 6 the broker gives the connection up, and nobody hears of its requests again. */
-    if (fault_is_on(FAULT_SLOW) && sim.now_ns > c->blocked_until_ns + 200 * ms && chance(&sim.faults, 12))
+    if (fault_is_on(FAULT_SLOW) && sim.now_ns > c->blocked_until_ns + 1000 * ms && chance(&sim.faults, 12))
         c->blocked_until_ns =
             sim.now_ns + random_ns(&sim.faults, chance(&sim.faults, 8) ? 2500 * ms : 400 * ms);
     uint32_t burst = chance(&sim.load, 4) ? random_below(&sim.load, 8) + 1 : 1;

@@ -133,9 +133,9 @@ static void check_interactive(uint32_t slot, const struct scheduler *s, const st
         if (!could_run(w))
             continue;
         bool blocks_full = claimed_by_high(s) + blocks_for(w->n_tokens) > s->opt.n_blocks;
-        bool rows_full =
-            !v.low_prefill &&
-            (v.high_unfinished || (v.n_high_prefills >= PREFILLS_A_CLASS && s->opt.step_ns_max != 0));
+        /* The budget of an admission is smaller by the decodes that are preempted later in the same plan. */
+        bool few_rows = s->opt.step_ns_max != 0 || plan->plan.n_rows + s->opt.max_seqs >= s->opt.max_rows;
+        bool rows_full = !v.low_prefill && (v.high_unfinished || (v.n_high_prefills >= PREFILLS_A_CLASS && few_rows));
         const struct choice *c = w->owner;
         if (!blocks_full && !rows_full)
             print_all(s);
@@ -189,9 +189,10 @@ static void check_batch(uint32_t slot, const struct scheduler *s, const struct s
                (unsigned long long)((sim.now_ns - w->batch_since_ns) / 1000000), w->n_plans_late);
 }
 
+/* But for the last token, which is always computed. */
 static uint32_t common(const struct sequence *a, const struct sequence *b)
 {
-    uint32_t n = a->n_tokens < b->n_tokens ? a->n_tokens : b->n_tokens, i = 0;
+    uint32_t n = (a->n_tokens < b->n_tokens ? a->n_tokens : b->n_tokens) - 1, i = 0;
     while (i < n && a->tokens[i] == b->tokens[i])
         i++;
     return i;
@@ -226,6 +227,8 @@ static void check_prefixes(uint32_t slot, const struct scheduler *s, const struc
             uint32_t from = ea->n_past > eb->n_past ? ea->n_past : eb->n_past;
             uint32_t to = min3(ea->n_past + ea->n_tokens, eb->n_past + eb->n_tokens, common(a, b));
             from = (from + BLOCK_TOKENS - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
+            if (to >= from + BLOCK_TOKENS)
+                print_all(s);
             sim_demand(to < from + BLOCK_TOKENS,
                        "worker %u: two sequences of one scope compute positions %u to %u of the same tokens",
                        slot, from, to);

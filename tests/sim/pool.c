@@ -35,7 +35,7 @@ struct process {
     struct region region;
     struct worker *worker;
     uint32_t pushes_left; /* then nothing it writes is seen */
-    bool fails_to_start, hangs, writes_rubbish, step_fails, idle;
+    bool fails_to_start, hangs, writes_rubbish, step_fails, idle, stalled;
     int dies_of;             /* signal at the end of this pass; 0: none */
     uint64_t tight_until_ns; /* its ring is nearly full */
 };
@@ -436,6 +436,7 @@ void pool_act(uint32_t slot)
     if (side_worker(slot).alone)
         spare_suspect(p);
     current = p;
+    p->stalled = false;
     if (p->life == STARTING) {
         be_born(p);
     } else {
@@ -465,7 +466,7 @@ void pool_hear_bells(void)
     for (uint32_t i = 0; i < sim.plan.n_workers; i++) {
         struct process *p = &processes[i];
         uint64_t rings;
-        if (p->life != SERVING || !p->idle)
+        if (p->life != SERVING || !p->idle || p->stalled)
             continue;
         uint8_t slot[RING_SLOT_BYTES];
         bool rung = read(p->region.request_bell.fd, &rings, sizeof(rings)) > 0;
@@ -530,8 +531,10 @@ void pool_inject(void)
         p->hangs = true;
     if (!alone && strikes(FAULT_BIT_GARBAGE, 300))
         p->writes_rubbish = true;
-    if (p->due_ns <= sim.now_ns + 100 * ms && strikes(FAULT_BIT_STALL, 60))
+    if (!p->stalled && strikes(FAULT_BIT_STALL, 60)) {
         p->due_ns += random_ns(&sim.faults, 300 * ms);
+        p->stalled = true; /* once: together they would be a hang */
+    }
     if (strikes(FAULT_BIT_RING, 40))
         p->tight_until_ns = sim.now_ns + random_ns(&sim.faults, 200 * ms);
 }
