@@ -231,7 +231,7 @@ size_t request_flags_sampling(struct request_flags *f, struct flag *ret_flags)
         {"frequency-penalty", 0, FLAG_NUMBER, &f->frequency_penalty, "X", "taken for every time it was", -2,
          2},
         {"seed", 's', FLAG_U64, &f->seed, "S",
-         "the same seed gives the same answer (default: drawn, see --json)", 0, 9.2e18},
+         "the same seed gives the same answer (default: drawn, see --json)", 0, 0},
         {"stop", 0, FLAG_LIST, &f->stop, "TEXT", "end before this text; may repeat", 0, 0},
         {"ignore-eos", 0, FLAG_SWITCH, &f->ignore_eos, NULL,
          "go on after the model's end token, up to --max-tokens", 0, 0},

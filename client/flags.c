@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +79,7 @@ static bool read_integer(const char *verb, const struct flag *f, const char *tex
     if (f->max != 0)
         snprintf(wanted, sizeof(wanted), "an integer from %.0f to %.0f", f->min, f->max);
     else
-        snprintf(wanted, sizeof(wanted), "an integer from %.0f", f->min);
+        snprintf(wanted, sizeof(wanted), "an integer from %.0f to %" PRIu64, f->min, max);
     return wrong_value(verb, f, text, wanted);
 }
 
@@ -146,7 +147,7 @@ static bool set_value(const char *verb, const struct flag *f, const char *text)
         *(uint32_t *)f->to = (uint32_t)n;
         return true;
     case FLAG_U64:
-        if (!read_integer(verb, f, text, UINT64_MAX, &n))
+        if (!read_integer(verb, f, text, INT64_MAX, &n)) /* what --json can print again */
             return false;
         *(struct flag_u64 *)f->to = (struct flag_u64){n, true};
         return true;

@@ -23,9 +23,9 @@ static const struct {
     [OPT_NAME] = { "name", "NAME", "a name of your own for the job", TYPE_TEXT, 64 },
     [OPT_KEY] = { "key", "KEY", "the same key and input again give the same job, not a second one", TYPE_TEXT,
                   128 },
-    [OPT_MODEL] = { "model", "MODEL", "the model to ask, whatever the lines say", TYPE_TEXT,
+    [OPT_MODEL] = { "model", "MODEL", "the model to ask; of a job, whatever its lines say", TYPE_TEXT,
                     NAME_BYTES_MAX - 1 },
-    [OPT_MAX_TOKENS] = { "max-tokens", "N", "longest answer, for lines that name none", TYPE_COUNT,
+    [OPT_MAX_TOKENS] = { "max-tokens", "N", "longest answer; of a job, for lines that name none", TYPE_COUNT,
                          OUTPUT_TOKENS_MAX },
     [OPT_PRIORITY] = { "priority", "low|normal|high", "order among your own jobs", TYPE_PRIORITY, 3 },
     [OPT_DEADLINE] = { "deadline", "TIME", "end the job after this time (90s, 30m, 8h, 2d)", TYPE_TIME,
@@ -97,8 +97,10 @@ static const struct verb *verb_table(void)
           NULL },
         { VERB_MODELS, "models", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the models served here", NULL },
         { VERB_POOL, "pool", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the state of the pool", NULL },
-        { VERB_TOKENIZE, "tokenize", "[TEXT]", 0, 1, BIT(OPT_JSON) | BIT(OPT_MODEL) | BIT(OPT_SPECIAL),
-          STDIN_FILE, "token ids of a text, or of standard input", NULL },
+        { VERB_TOKENIZE, "tokenize", "[TEXT...]", 0, COMMAND_WORDS_MAX, BIT(OPT_JSON) | BIT(OPT_MODEL) | BIT(OPT_SPECIAL),
+          STDIN_FILE, "token ids of a text, or of standard input",
+          "  ssh box tokenize <file.txt\n"
+          "Words are joined with one space: ssh takes the quotes away.  Standard input is taken byte by byte.\n" },
         { VERB_WHOAMI, "whoami", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the user your key belongs to", NULL },
         { VERB_VERSION, "version", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the version of the gateway", NULL },
     };
@@ -256,6 +258,31 @@ static bool parse_priority(const char *s, uint64_t *ret)
     return false;
 }
 
+/* What an option's value must be, for the message about one that is not. */
+static void describe_wanted(int option, char *text, size_t bytes)
+{
+    uint64_t max = option_table[option].max;
+
+    switch (option_table[option].type) {
+    case TYPE_COUNT:
+        snprintf(text, bytes, "an integer from %d to %" PRIu64, option == OPT_SEED ? 0 : 1, max);
+        break;
+    case TYPE_TIME:
+        snprintf(text, bytes, "a time such as 90s, 30m, 8h or 2d");
+        break;
+    case TYPE_DECIMAL:
+        snprintf(text, bytes, "a number from 0 to %" PRIu64, max);
+        break;
+    case TYPE_PRIORITY:
+        snprintf(text, bytes, "low, normal or high");
+        break;
+    case TYPE_FLAG:
+    case TYPE_TEXT:
+        snprintf(text, bytes, "a text of 1 to %" PRIu64 " bytes", max);
+        break;
+    }
+}
+
 static enum status set_option(struct verb_call *call, int option, const char *value, struct error *err)
 {
     const char *name = option_table[option].name;
@@ -288,8 +315,9 @@ static enum status set_option(struct verb_call *call, int option, const char *va
         break;
     }
     if (!ok) {
-        error_set(err, ERR_INVALID_PARAMETER, name, "--%s wants %s, not \"%.60s\"", name,
-                  option_table[option].value, value);
+        char wanted[64];
+        describe_wanted(option, wanted, sizeof wanted);
+        error_set(err, ERR_INVALID_PARAMETER, name, "--%s wants %s, not \"%.60s\"", name, wanted, value);
         return ST_INVALID;
     }
     if (number > max && option_table[option].type == TYPE_TEXT) {

@@ -150,6 +150,12 @@ static void keep_text(struct talk *t, struct span piece)
     t->text_bytes += piece.n;
 }
 
+static void put_text(struct talk *t, struct span piece)
+{
+    t->text_bytes += piece.n;
+    talk_write(t, piece);
+}
+
 static void ask_reply(struct talk *t, struct door_reader *r, int fd)
 {
     if (t->stage == STAGE_SENT) {
@@ -162,7 +168,7 @@ static void ask_reply(struct talk *t, struct door_reader *r, int fd)
     if (t->call.has[OPT_JSON])
         keep_text(t, piece);
     else
-        talk_write(t, piece);
+        put_text(t, piece);
     if (ended)
         on_end(t, r, fd);
     else
@@ -177,8 +183,8 @@ static void ask_drained(struct talk *t)
 
 static void ask_failed(struct talk *t, const struct error *err)
 {
-    if (t->stage == STAGE_ANSWER && !t->call.has[OPT_JSON])
-        talk_print(t, "\n");
+    if (t->text_bytes > 0 && !t->call.has[OPT_JSON])
+        talk_print(t, "\n"); /* behind the part that came */
     talk_fail(t, err);
 }
 

@@ -455,9 +455,11 @@ static void run_summary(struct talk *t, const json_t *job)
 
     if (t->call.verb->id != VERB_RUN)
         return;
-    talk_print_error(t, "%s: %" PRIu64 " answers, %" PRIu64 " errors%s%s, %s\n", t->job,
-                     count_of(job, "completed"), failed, failed > 0 ? "; `errors` shows them: errors " : "",
-                     failed > 0 ? t->job : "", string_of(job, "status"));
+    talk_print_error(t, "%s: %s, %" PRIu64 " answers, %" PRIu64 " errors", t->job, string_of(job, "status"),
+                     count_of(job, "completed"), failed);
+    if (failed > 0)
+        talk_print_error(t, " (`errors %s` shows them)", t->job);
+    talk_print_error(t, "\n");
 }
 
 static void on_watched(struct talk *t, struct door_reader *r, int fd)

@@ -132,6 +132,41 @@ static void print_models(struct talk *t, json_t *models)
     }
 }
 
+static void print_number(struct talk *t, const json_t *of, const char *key, const char *noun)
+{
+    talk_print(t, "  %" JSON_INTEGER_FORMAT " %s", json_integer_value(json_object_get(of, key)), noun);
+}
+
+static void print_word(struct talk *t, const json_t *of, const char *key)
+{
+    const char *word = json_string_value(json_object_get(of, key));
+
+    talk_print(t, "  ");
+    talk_print_safe(t, word != NULL ? word : "?", 0);
+}
+
+/* What a user of the pool wants to know: does it work, is it busy, with what.  --json has the rest. */
+static void print_pool(struct talk *t, json_t *status)
+{
+    json_t *pool = json_object_get(status, "pool"), *worker;
+    size_t i;
+
+    talk_print(t, "pool");
+    print_word(t, status, "state");
+    print_number(t, pool, "running", "requests running");
+    print_number(t, pool, "queued_interactive", "interactive and");
+    print_number(t, pool, "queued_batch", "batch requests queued\n");
+    json_array_foreach(json_object_get(status, "workers"), i, worker)
+    {
+        print_number(t, worker, "slot", "");
+        print_word(t, worker, "state");
+        print_word(t, worker, "model");
+        print_word(t, worker, "device");
+        print_number(t, worker, "running", "running");
+        print_number(t, worker, "waiting", "waiting\n");
+    }
+}
+
 static void pool_reply(struct talk *t, struct door_reader *r, int fd)
 {
     json_t *reply = job_reply_json(t, r, fd);
@@ -141,10 +176,10 @@ static void pool_reply(struct talk *t, struct door_reader *r, int fd)
         return;
     if (t->call.verb->id == VERB_MODELS && !t->call.has[OPT_JSON] && json_is_array(models)) {
         print_models(t, models);
+    } else if (!t->call.has[OPT_JSON]) {
+        print_pool(t, reply);
     } else {
-        char *text = json_dumps(reply, (t->call.has[OPT_JSON] ? JSON_COMPACT : JSON_INDENT(2)) | JSON_REAL_PRECISION(9));
-        talk_print(t, "%s\n", text != NULL ? text : "null");
-        free(text);
+        print_object(t, json_incref(reply));
     }
     json_decref(reply);
     talk_finish(t, EXIT_OK);
@@ -162,15 +197,24 @@ static void ask_tokenize(struct talk *t)
     talk_ask(t, DOOR_TOKENIZE, &w, t->spool_fd);
 }
 
+static void spool_text(struct talk *t, struct span text)
+{
+    if (text.n > 0 && write(t->spool_fd, text.at, text.n) != (ssize_t)text.n)
+        talk_finish(t, EXIT_INTERNAL);
+}
+
 static void start_tokenize(struct talk *t)
 {
-    struct span text = t->call.n_args == 1 ? span_str(t->call.args[0]) : span_of("", 0);
-
-    if (door_memfd(text, &t->spool_fd) != ST_OK) {
+    if (door_memfd(span_of("", 0), &t->spool_fd) != ST_OK) {
         talk_finish(t, EXIT_INTERNAL);
         return;
     }
-    if (t->call.n_args == 1)
+    for (size_t i = 0; i < t->call.n_args && !t->finished; i++) {
+        if (i > 0)
+            spool_text(t, span_str(" "));
+        spool_text(t, span_str(t->call.args[i]));
+    }
+    if (t->call.n_args > 0 && !t->finished)
         ask_tokenize(t);
 }
 
@@ -178,14 +222,14 @@ static void tokenize_input(struct talk *t, struct span data)
 {
     struct error err;
 
-    if (t->call.n_args == 1)
+    if (t->call.n_args > 0)
         return;
     if (t->input_bytes > DOOR_ASK_BYTES_MAX) {
         error_set(&err, ERR_LIMIT_EXCEEDED, NULL, "the text is over the limit of %d bytes",
                   DOOR_ASK_BYTES_MAX);
         talk_fail(t, &err);
-    } else if (write(t->spool_fd, data.at, data.n) != (ssize_t)data.n) {
-        talk_finish(t, EXIT_INTERNAL);
+    } else {
+        spool_text(t, data);
     }
 }
 

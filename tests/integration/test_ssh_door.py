@@ -30,7 +30,7 @@ def test_exit_codes_and_first_words():
                 ("help ask", 0, b"ask", b""), ("", 0, b"You are alice.", b""), ("help nothing", 3, b"", b"not_found"),
                 ("statsu", 2, b"", b'did you mean "status"?'), ("list --jsno", 2, b"", b"did you mean --json?"),
                 ("status", 3, b"", b"you have no jobs"), ("cancel", 2, b"", b"wants JOB"), ("list x", 2, b"", b"too many"),
-                ("submit", 4, b"", b"empty"), ("whoami '", 2, b"", b"open single quote"), ("submit --max-tokens 0", 2, b"", b"wants N")]:
+                ("submit", 4, b"", b"empty"), ("whoami '", 2, b"", b"open single quote"), ("submit --max-tokens 0", 2, b"", b"wants an integer from 1 to 131072")]:
             o = rig.ssh(command)
             check_eq(o.returncode, code, repr(command), o.stdout, o.stderr)
             check(out in o.stdout and err in o.stderr, repr(command), o.stdout, o.stderr)
@@ -369,7 +369,8 @@ def test_ask():
         end = rig.json("ask --json --seed 3 --temperature 0.5 --system 'be brief' hi")
         check_eq((end["text"], end["finish_reason"]), ("echo: hi", "stop"), "json")
         check_eq(rig.ssh("ask").returncode, 4, "no question")
-        check_eq(rig.ssh("ask --model nothing hi").returncode, 4, "no such model")
+        refused = rig.ssh("ask --model nothing hi")
+        check_eq((refused.returncode, refused.stdout), (4, b""), "no such model, and nothing on standard output")
         check_eq(rig.ssh("ask '!fail request_killed_worker'").returncode, 7, "the request failed")
         check(b"limit" in rig.ssh("ask !length").stderr, "an answer cut by its limit says so")
         check_eq(rig.ssh("ask", b"x" * 1100000).returncode, 4, "too long")
@@ -412,7 +413,10 @@ def test_models_pool_tokenize():
         check_eq(rig.json("models --json")["models"][0]["name"], "fake", "models")
         check(b"fake" in rig.ok("models"), "models")
         check("n_requests" in rig.json("pool --json"), "pool")
+        check(rig.ok("pool").startswith(b"pool  "), "pool for people", rig.ok("pool"))
         check_eq(rig.ok("tokenize abc"), b"97 98 99\n", "tokenize")
+        check_eq(rig.ok("tokenize a  b"), b"97 32 98\n", "words are joined with a space")
+        check_eq(rig.ok("tokenize", "a  b"), b"97 32 32 98\n", "standard input is taken as it is")
         check_eq(rig.json("tokenize --json", "a" * 100000)["ids"], [97] * 100000, "a long text")
 
 
