@@ -118,7 +118,7 @@ $(B)/bench/%: $(B)/bench/%.c.o $(call lib,worker kernels common)
 	@mkdir -p $(@D)
 	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ $(COMMON_LIBS) $(LDLIBS)
 
-bench: $(B)/bench/cpu_bench
+bench: $(B)/bench/cpu_bench $(B)/bench/roofline
 	@bench/compare.sh $(B)
 
 # A worker without a model: says made-up tokens, or misbehaves as the prompt asks.
