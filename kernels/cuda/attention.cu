@@ -15,7 +15,7 @@
 enum { ATTEND_THREADS = SPLIT, VALUE_QUERIES_DEVICE = 4 };
 
 /* What a block works with; all in shared memory but the sizes. */
-struct tile {
+struct query_tile {
     uint32_t n, heads, dim;      /* queries = tokens * heads */
     const uint8_t *kv;           /* of this layer and head in block 0 */
     const uint32_t *table;
@@ -28,7 +28,7 @@ struct tile {
 };
 
 /* Positions lo .. hi-1 are what query i sees. */
-__device__ __forceinline__ uint32_t query_hi(const struct step_item &item, const struct tile &t, uint32_t i)
+__device__ __forceinline__ uint32_t query_hi(const struct step_item &item, const struct query_tile &t, uint32_t i)
 {
     return item.position + i / t.heads + 1;
 }
@@ -38,7 +38,7 @@ __device__ __forceinline__ uint32_t query_lo(uint32_t hi, uint32_t window)
 }
 
 /* Where query i stands in split `base`: offsets from .. to-1, none when equal. */
-__device__ __forceinline__ void query_range(const struct step_item &item, const struct tile &t, uint32_t window, uint32_t i,
+__device__ __forceinline__ void query_range(const struct step_item &item, const struct query_tile &t, uint32_t window, uint32_t i,
                                             uint32_t base, uint32_t &from, uint32_t &to)
 {
     const uint32_t hi = query_hi(item, t, i), lo = query_lo(hi, window);
@@ -49,7 +49,7 @@ __device__ __forceinline__ void query_range(const struct step_item &item, const 
         from = to = 0;
 }
 
-__device__ __forceinline__ const uint8_t *kv_block(const struct attention_args &a, const struct tile &t, uint32_t position)
+__device__ __forceinline__ const uint8_t *kv_block(const struct attention_args &a, const struct query_tile &t, uint32_t position)
 {
     return t.kv + (size_t)t.table[position / BLOCK_TOKENS] * a.pool.block_bytes;
 }
@@ -57,7 +57,7 @@ __device__ __forceinline__ const uint8_t *kv_block(const struct attention_args &
 /* ------------------------------------------------------------------ scores */
 
 template <int NQ>
-__device__ __forceinline__ void scores_f16(const struct attention_args &a, const struct tile &t, uint32_t position)
+__device__ __forceinline__ void scores_f16(const struct attention_args &a, const struct query_tile &t, uint32_t position)
 {
     const uint4 *k = reinterpret_cast<const uint4 *>(kv_block(a, t, position)) + position % BLOCK_TOKENS;
     float acc[NQ] = {};
@@ -92,7 +92,7 @@ __device__ __forceinline__ void scores_f16(const struct attention_args &a, const
 }
 
 template <int NQ>
-__device__ __forceinline__ void scores_q8(const struct attention_args &a, const struct tile &t, uint32_t position)
+__device__ __forceinline__ void scores_q8(const struct attention_args &a, const struct query_tile &t, uint32_t position)
 {
     const uint8_t *block = kv_block(a, t, position);
     const uint4 *k = reinterpret_cast<const uint4 *>(block) + position % BLOCK_TOKENS;
@@ -162,7 +162,7 @@ __device__ __forceinline__ void merge_factors(float m, float part_m, float &a, f
 
 /* Dimensions d, d+1 of up to 4 queries first, first + step, ..: sum over the split, merged into t.o. */
 template <bool Q8>
-__device__ __forceinline__ void values_of(const struct attention_args &a, const struct step_item &item, const struct tile &t,
+__device__ __forceinline__ void values_of(const struct attention_args &a, const struct step_item &item, const struct query_tile &t,
                                           uint32_t base, uint32_t d, uint32_t first, uint32_t step)
 {
     uint32_t from[VALUE_QUERIES_DEVICE], to[VALUE_QUERIES_DEVICE], low = SPLIT, high = 0;
@@ -227,7 +227,7 @@ __device__ __forceinline__ void values_of(const struct attention_args &a, const 
 /* ------------------------------------------------------------------ the block */
 
 template <bool Q8>
-__device__ __forceinline__ void load_queries(const struct attention_args &a, const struct step_item &item, const struct tile &t,
+__device__ __forceinline__ void load_queries(const struct attention_args &a, const struct step_item &item, const struct query_tile &t,
                                              uint32_t head)
 {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, per_query = t.dim / QUANT_BLOCK;
@@ -250,7 +250,7 @@ __device__ __forceinline__ void load_queries(const struct attention_args &a, con
 
 /* One split of all queries, merged into t.o, t.m, t.l. */
 template <int NQ, bool Q8>
-__device__ __forceinline__ void one_split(const struct attention_args &a, const struct step_item &item, const struct tile &t,
+__device__ __forceinline__ void one_split(const struct attention_args &a, const struct step_item &item, const struct query_tile &t,
                                           uint32_t split)
 {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, base = split * SPLIT, position = base + threadIdx.x;
@@ -292,7 +292,7 @@ __device__ __forceinline__ void one_split(const struct attention_args &a, const 
 }
 
 /* This block's split to memory; the block that ends last takes all of them in and has the tile in t.o, t.l. */
-__device__ __forceinline__ bool exchange_parts(const struct attention_args &a, const struct step_item &item, const struct tile &t,
+__device__ __forceinline__ bool exchange_parts(const struct attention_args &a, const struct step_item &item, const struct query_tile &t,
                                                uint32_t n_parts)
 {
     const uint32_t size = PART_HEAD + t.dim, tiles = a.n_kv_heads * a.head_sets;
@@ -334,7 +334,7 @@ template <int NQ, bool Q8> __device__ __forceinline__ void attend(const struct a
     const uint32_t kv_head = blockIdx.y / a.head_sets, first_head = blockIdx.y % a.head_sets * a.heads_per_tile;
     const uint32_t head = kv_head * group + first_head, dim = a.pool.head_dim;
     float *f = reinterpret_cast<float *>(bytes);
-    struct tile t;
+    struct query_tile t;
 
     grid_wait();
     grid_launch();
