@@ -152,7 +152,7 @@ demo try:
 
 install: all $(B)/libweir.a
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib
-	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(PROGRAMS) $(if $(filter 1,$(CUDA)),$(CUDA_PLUGIN)) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 include/weir.h include/weir_batch.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(B)/libweir.a $(DESTDIR)$(PREFIX)/lib
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions

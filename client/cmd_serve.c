@@ -72,9 +72,9 @@ static const struct config_key keys[] = {
      .max = 65535},
     {.name = "gateway-metrics-port",
      .type = CONFIG_U64,
+     .fallback = "0",
      .value = "PORT",
-     .help = "of the gateway's /metrics (default: none)",
-     .min = 1,
+     .help = "of the gateway's /metrics; 0: none",
      .max = 65535},
     {.name = "metrics-address",
      .type = CONFIG_STRING,
@@ -137,7 +137,8 @@ static void prepare_children(struct server *s)
     serve_child_init(&s->gateway, "weir-gateway");
     serve_child_add_number(&s->gateway, "--ssh-port", config_u64(c, "ssh-port"));
     pass_list(&s->gateway, c, "listen", "--listen");
-    pass_number(&s->gateway, c, "gateway-metrics-port", "--metrics-port");
+    /* always: WEIR_METRICS_PORT in our environment is the broker's */
+    serve_child_add_number(&s->gateway, "--metrics-port", config_u64(c, "gateway-metrics-port"));
     pass_text(&s->gateway, c, "metrics-address", "--metrics-address");
     pass_text(&s->gateway, c, "log-level", "--log-level");
     serve_child_add(&s->gateway, "--runtime-dir", s->runtime_dir);
@@ -369,6 +370,17 @@ static enum exit_code serve(struct server *s)
     return s->code;
 }
 
+/* The file of --config has sections for our children and for the workers, too: they find it by the variable. */
+static void share_config_file(int argc, char **argv)
+{
+    for (int i = 0; i < argc; i++) {
+        if (strncmp(argv[i], "--config=", 9) == 0)
+            setenv("WEIR_CONFIG", argv[i] + 9, 1);
+        else if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+            setenv("WEIR_CONFIG", argv[i + 1], 1);
+    }
+}
+
 int cmd_serve(int argc, char **argv)
 {
     static struct server s = {.broker = {.ready_fd = -1}, .gateway = {.ready_fd = -1}};
@@ -383,6 +395,7 @@ int cmd_serve(int argc, char **argv)
         config_free(s.config);
         return EXIT_DONE;
     }
+    share_config_file(argc, argv);
     enum exit_code code = serve(&s);
     config_free(s.config);
     return code;

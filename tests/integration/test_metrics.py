@@ -59,6 +59,21 @@ def numbers_are_those_of_what_was_done():
         assert s["weir_ssh_connections_total"] == 2 and 0 < s["weir_state_free_bytes"] < s["weir_state_size_bytes"]
 
 
+def every_number_is_in_the_manual_and_every_one_in_the_manual_is_there():
+    with open(ROOT + "/docs/operations.md") as f:
+        manual = f.read()
+    with Serve() as pool:
+        pages = pool.get("/metrics")[1] + wait_until(lambda: "weir_jobs{" in pool.get("/metrics", pool.gateway_metrics_port)[1] and
+                                                     pool.get("/metrics", pool.gateway_metrics_port)[1], 10, "the gateway's page")
+    names = {line.split(" ")[2] for line in pages.splitlines() if line.startswith("# TYPE")}
+    for name in names:
+        short = re.sub("^weir_(worker|broker|ssh_connections)", "", name)
+        assert name in manual or short in manual or name.startswith("weir_jobs_process_"), (
+            name, "is not in docs/operations.md")
+    for name in re.findall(r"\bweir_[a-z_]+[a-z]\b", manual):
+        assert name in names or name in ("weir_jobs_process", "weir_token"), name
+
+
 def refused_logins_are_counted_by_reason():
     with Serve() as pool:
         pool.add_user("ann")
@@ -137,6 +152,6 @@ def every_alert_fires_on_what_it_is_for_and_on_nothing_else():
 
 
 if __name__ == "__main__":
-    main([numbers_are_those_of_what_was_done, refused_logins_are_counted_by_reason, health_follows_the_pool, a_stopped_loop_is_not_healthy,
+    main([every_number_is_in_the_manual_and_every_one_in_the_manual_is_there, numbers_are_those_of_what_was_done, refused_logins_are_counted_by_reason, health_follows_the_pool, a_stopped_loop_is_not_healthy,
           the_process_that_serves_numbers_has_nothing_else,
           every_alert_fires_on_what_it_is_for_and_on_nothing_else], sys.argv[1:])

@@ -1,5 +1,5 @@
 """What the keeper of the box meets: folders as they type them, a status that fits their terminal, files where they belong."""
-import fcntl, json, os, pty, struct, subprocess, sys, tempfile, termios
+import fcntl, json, os, pty, sqlite3, struct, subprocess, sys, tempfile, termios, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 from serve_rig import ROOT, WEIR, Serve, main
@@ -56,13 +56,57 @@ def numbers_in_json_read_well():
                    and "_s" in word), text
 
 
+def one_file_configures_every_process():
+    with tempfile.TemporaryDirectory(prefix="weir-conf-") as here:
+        with open(here + "/weir.conf", "w") as f:
+            f.write("[weir]\nlog-level = info\n[serve]\nmetrics-port = 0\n[broker]\ndrain-seconds = 7s\n[worker]\ncontext = 512\n"
+                    "[gateway]\njob-window = 5\n")
+        bad = subprocess.run([WEIR, "serve", "--config", here + "/weir.conf"], capture_output=True, text=True)
+        assert bad.returncode == 2 and "metrics-port" in bad.stderr, bad  # 0 is not in its range: the file is read, and the line named
+        with open(here + "/weir.conf") as f:
+            text = f.read().replace("metrics-port = 0", "workers = 1")
+        with open(here + "/weir.conf", "w") as f:
+            f.write(text)
+        with Serve(metrics=False, args=["--config", here + "/weir.conf"]) as pool:
+            model = json.loads(pool.weir("models", "--json").stdout)["models"][0]
+            assert model["context_tokens"] == 512, model
+
+
+def a_backup_while_it_runs_is_a_whole_state():
+    """As docs/operations.md says: the database by SQLite's backup, then the files."""
+    with tempfile.TemporaryDirectory(prefix="weir-backup-") as backup, Serve(metrics=False) as pool:
+        pool.add_user("ann")
+        lines = "".join('{"prompt": "line %d", "max_tokens": 3, "ignore_eos": true}\n' % i for i in range(20))
+        pool.ssh("ann", "submit", "--name", "done", input=lines)
+        pool.ssh("ann", "wait", "done")
+        wanted = pool.ssh("ann", "results", "done", "--ordered").stdout
+        long = "".join('{"prompt": "line %d", "max_tokens": 400, "ignore_eos": true}\n' % i for i in range(40))
+        pool.ssh("ann", "submit", "--name", "half", input=long)
+        time.sleep(0.5)
+        db, copy = sqlite3.connect(pool.state + "/jobs.db"), sqlite3.connect(backup + "/jobs.db")
+        db.backup(copy)
+        db.close()
+        copy.close()
+        for name in os.listdir(pool.state):
+            if not name.startswith("jobs.db") and name != "spool":
+                subprocess.run(["cp", "-a", pool.state + "/" + name, backup], check=True)
+        pool.stop()
+        subprocess.run("rm -rf %s && cp -a %s %s && chmod 750 %s" % (pool.state, backup, pool.state, pool.state), shell=True, check=True)
+        pool.start()
+        assert pool.ssh("ann", "results", "done", "--ordered").stdout == wanted
+        pool.ssh("ann", "wait", "half")
+        assert len(pool.ssh("ann", "results", "half").stdout.splitlines()) == 40
+
+
 def install_puts_everything_in_place():
     with tempfile.TemporaryDirectory(prefix="weir-install-") as root:
-        subprocess.run(["make", "-s", "-C", ROOT, "install", "DESTDIR=" + root, "PREFIX=/usr", "B=" + os.path.relpath(
-            os.path.dirname(os.path.dirname(WEIR)), ROOT)], check=True, stdout=subprocess.DEVNULL)
+        bin = os.path.dirname(WEIR)
+        cuda = os.path.exists(bin + "/libweir_cuda.so")
+        subprocess.run(["make", "-s", "-C", ROOT, "install", "CUDA=%d" % cuda, "DESTDIR=" + root, "PREFIX=/usr", "B=" + os.path.relpath(os.path.dirname(bin), ROOT)], check=True, stdout=subprocess.DEVNULL)
         for name in ("bin/weir", "bin/weir-broker", "bin/weir-worker", "bin/weir-gateway", "include/weir.h", "lib/libweir.a",
                      "share/bash-completion/completions/weir"):
             assert os.path.exists(root + "/usr/" + name), name
+        assert cuda == os.path.exists(root + "/usr/bin/libweir_cuda.so")
         script = ('PATH=%s/usr/bin:$PATH; . %s/usr/share/bash-completion/completions/weir; COMP_WORDS=(weir sta); COMP_CWORD=1; '
                   '_weir; echo "${COMPREPLY[@]}"' % (root, root))
         assert subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout == "status\n"
@@ -70,4 +114,5 @@ def install_puts_everything_in_place():
 
 if __name__ == "__main__":
     main([relative_folders_are_taken_from_where_one_stands, status_fits_the_terminal_and_is_a_line_a_worker_in_a_pipe,
-          numbers_in_json_read_well, install_puts_everything_in_place], sys.argv[1:])
+          numbers_in_json_read_well, one_file_configures_every_process,
+          a_backup_while_it_runs_is_a_whole_state, install_puts_everything_in_place], sys.argv[1:])
