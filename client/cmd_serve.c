@@ -50,6 +50,11 @@ static const struct config_key keys[] = {
      .help = "KV cache of a worker",
      .min = 1 << 20,
      .max = 1e15},
+    {.name = "host-store-bytes",
+     .type = CONFIG_BYTES,
+     .value = "BYTES",
+     .help = "shared memory for KV blocks that left a cache, of all workers; 0: none",
+     .max = 1e15},
     {.name = "ssh",
      .type = CONFIG_BOOL,
      .fallback = "yes",
@@ -128,6 +133,7 @@ static void prepare_children(struct server *s)
     pass_list(&s->broker, c, "device", "--device");
     pass_number(&s->broker, c, "threads", "--threads");
     pass_number(&s->broker, c, "kv-bytes", "--kv-bytes");
+    pass_number(&s->broker, c, "host-store-bytes", "--host-store-bytes");
     pass_number(&s->broker, c, "metrics-port", "--metrics-port");
     pass_text(&s->broker, c, "metrics-address", "--metrics-address");
     pass_text(&s->broker, c, "log-level", "--log-level");

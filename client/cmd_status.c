@@ -178,6 +178,9 @@ static void print_worker(const json_t *w)
         put("%4.0f run %4.0f wait", number_of(w, "running"), number_of(w, "waiting"));
         put("KV %3.0f%% pinned %3.0f%% cached", 100 * number_of(w, "blocks_pinned") / total,
             100 * number_of(w, "blocks_cached") / total);
+        if (number_of(w, "store_blocks_max") > 0)
+            put("store %3.0f%% full %.0f read", 100 * number_of(w, "store_blocks") / number_of(w, "store_blocks_max"),
+                number_of(w, "store_hits") + number_of(w, "store_hits_other"));
         put("%.0f tokens", number_of(w, "tokens_generated"));
     }
     put("%s", text_of(w, "model"));

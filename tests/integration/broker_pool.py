@@ -24,6 +24,8 @@ class Pool:
             command += ["--model", m]
         if not real:
             command += ["--worker-program", FAKE_WORKER]
+        if "--host-store-bytes" not in args:  # the default is a share of the machine, which takes its time to get
+            command += ["--host-store-bytes", "64M"]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(command + list(args), stderr=log, stdout=log, env={**os.environ, **(env or {})})
         self.endpoint = "ipc://" + self.dir + "/run/broker.sock"
