@@ -18,19 +18,46 @@ bool admin_allowed(uid_t uid)
     return uid == 0 || uid == geteuid();
 }
 
-/* The slot of a removed worker, or a fresh one; WORKERS_MAX when there is none. */
-static uint32_t free_slot(const struct broker *b)
+/* The slot of a removed worker, best one of this model, or a fresh one; WORKERS_MAX when there is none. */
+static uint32_t free_slot(const struct broker *b, uint32_t model)
 {
-    for (uint32_t i = 0; i < b->n_workers; i++)
-        if (b->workers[i].order == ORDER_GONE)
+    uint32_t gone = b->n_workers;
+
+    for (uint32_t i = 0; i < b->n_workers; i++) {
+        if (b->workers[i].order != ORDER_GONE)
+            continue;
+        if (b->workers[i].model == model)
             return i;
-    return b->n_workers;
+        gone = gone == b->n_workers ? i : gone;
+    }
+    return gone;
+}
+
+/* A new worker in a slot.  What outlives its holders stays: the count of lives (a region's life is never that of an earlier one), and the
+ * slot's partition of the host store, which was made at the broker's start and is of use to a worker of the same model only. */
+static void init_slot(struct broker *b, uint32_t slot, uint32_t model)
+{
+    struct worker *w = &b->workers[slot];
+
+    if (slot == b->n_workers) {
+        b->n_workers++;
+        supervisor_init_worker(w, slot, model, b->added_devices[slot]);
+        return;
+    }
+    struct worker old = *w;
+    supervisor_init_worker(w, slot, model, b->added_devices[slot]);
+    w->life = old.life;
+    w->store = old.store;
+    if (model == old.model) {
+        memcpy(w->store_fds, old.store_fds, sizeof(w->store_fds));
+        w->n_store_fds = old.n_store_fds;
+    }
 }
 
 static enum status add_worker(struct broker *b, const struct wire_admin *a, uint32_t *ret_slot, struct error *err)
 {
     char device[NAME_BYTES_MAX] = "auto";
-    uint32_t slot = free_slot(b), model = 0;
+    uint32_t slot, model = 0;
 
     while (a->model.n > 0 && model < b->n_models && !span_is(a->model, b->models[model].name))
         model++;
@@ -44,16 +71,13 @@ static enum status add_worker(struct broker *b, const struct wire_admin *a, uint
         error_set(err, ERR_INVALID_PARAMETER, "device", "\"%s\" is not auto, cpu, cuda or cuda:K", device);
         return ST_INVALID;
     }
+    slot = free_slot(b, model);
     if (slot == WORKERS_MAX) {
         error_set(err, ERR_LIMIT_EXCEEDED, "", "the pool has %d workers, its limit", WORKERS_MAX);
         return ST_INVALID;
     }
-    uint32_t life = slot < b->n_workers ? b->workers[slot].life : 0;
     memcpy(b->added_devices[slot], device, sizeof(device));
-    supervisor_init_worker(&b->workers[slot], slot, model, b->added_devices[slot]);
-    b->workers[slot].life = life; /* a region's life is never that of an earlier one */
-    if (slot == b->n_workers)
-        b->n_workers++;
+    init_slot(b, slot, model);
     router_forget(b->router, slot);
     *ret_slot = slot;
     return ST_OK;

@@ -193,6 +193,19 @@ int weir_collect(struct weir_answer **answer, const struct weir_event *event, st
     return event->type == WEIR_DONE ? WEIR_OK : WEIR_AGAIN;
 }
 
+size_t weir_resume_of(const struct weir_answer *a, struct weir_resume ret_resume[16])
+{
+    size_t n = 0;
+
+    for (size_t i = 0; a != NULL && i < a->n_choices; i++)
+        if (a->choices[i].n_ids > 0)
+            ret_resume[n++] = (struct weir_resume){.choice = (uint32_t)i,
+                                                   .ids = a->choices[i].ids,
+                                                   .n_ids = a->choices[i].n_ids,
+                                                   .released_bytes = a->choices[i].text_bytes};
+    return n;
+}
+
 void weir_answer_free(struct weir_answer *a)
 {
     struct collected *k = (struct collected *)a;

@@ -1,7 +1,7 @@
 /* cmd_batch.c - `weir batch`: a file of requests, answered as they come.
  *
  * A window of lines is under way at once.  Whatever ends a line writes exactly one line: into the output, or into the errors.  A broker
- * that is away or busy is waited for, and the lines it had are sent again: nothing of them is written yet.  ^C stops without writing
+ * that is away or busy is waited for, and the lines it had are sent again, with what had come of them: nothing of them is written yet.  ^C stops without writing
  * anything for what was under way; the same command with -o goes on from there. */
 #include "commands.h"
 
@@ -34,7 +34,8 @@ struct job {
     struct batch *batch;
     struct weir_line line;
     uint64_t hash;
-    struct weir_answer *answer;
+    struct weir_answer *answer;     /* what has come; stays when a broker goes away, so that the next one goes on from there */
+    struct weir_resume resume[CHOICES_MAX];
     struct weir_error err;
     int result; /* of weir_collect() */
     uint32_t attempts;
@@ -169,12 +170,20 @@ static bool worth_another(const struct job *j)
     return (has_code(e, "no_worker") || has_code(e, "slow_reader")) && j->attempts < ATTEMPTS_MAX;
 }
 
+static bool broker_left(const struct weir_error *e)
+{
+    return has_code(e, "broker_unreachable") || has_code(e, "shutting_down");
+}
+
 static void push_again(struct batch *b, struct job *j, uint64_t due_ns)
 {
     struct job **end = &b->again;
 
-    weir_answer_free(j->answer);
-    j->answer = NULL;
+    if (!broker_left(&j->err) || weir_resume_of(j->answer, j->resume) == 0) {
+        weir_answer_free(j->answer);
+        j->answer = NULL;
+    }
+    memset(&j->err, 0, sizeof(j->err));
     j->result = WEIR_AGAIN;
     j->due_ns = due_ns;
     while (*end != NULL &&
@@ -320,7 +329,12 @@ static void send_lines(struct batch *b, uint64_t now)
             continue;
         }
         struct weir_error err;
-        int result = weir_submit(b->client, &j->line.request, on_event, j, NULL, &err);
+        struct weir_request r = j->line.request;
+        r.n_resume = weir_resume_of(j->answer, j->resume);
+        r.resume = j->resume;
+        if (r.n_resume > 0)
+            r.seed = &j->answer->seed;
+        int result = weir_submit(b->client, &r, on_event, j, NULL, &err);
         if (result == WEIR_AGAIN || (result == WEIR_FAILED && has_code(&err, "broker_unreachable")))
             return;
         *at = j->next;

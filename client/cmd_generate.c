@@ -5,23 +5,29 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "answer_json.h"
+#include "clock.h"
 #include "limits.h"
 #include "terminal.h"
 
 struct generation {
     bool streaming;
     bool ended;
+    bool accepted;     /* by the broker that has the request now */
     bool newline_last; /* the text ended in a newline */
     int result;        /* of weir_collect() */
     struct weir_answer *answer;
     struct weir_error err;
 };
 
+enum { AWAY_MS = 100 };
+
 static struct request_flags options;
 static const char *idempotency_key;
+static uint32_t retry_ms;
 
 size_t generate_flags(struct flag *ret_flags)
 {
@@ -34,6 +40,8 @@ size_t generate_flags(struct flag *ret_flags)
          "with --json: the log-probability of each token", 0, 0},
         {"idempotency-key", 0, FLAG_TEXT, &idempotency_key, "KEY",
          "the same command with the same key gets the same answer, not another one", 0, 0},
+        {"retry", 0, FLAG_MS, &retry_ms, "TIME",
+         "if the broker goes away: wait so long for its return, and go on where the answer was", 0, 0},
         {"top-logprobs", 0, FLAG_U32, &options.top_logprobs, "K",
          "with --json: also of the K likeliest at its place", 0, LOGPROBS_MAX},
     };
@@ -56,6 +64,7 @@ static void on_event(const struct weir_event *e, void *arg)
         fflush(stdout);
         g->newline_last = e->text[e->text_bytes - 1] == '\n';
     }
+    g->accepted = g->accepted || e->type == WEIR_ACCEPTED;
     g->ended = g->ended || e->type == WEIR_DONE || e->type == WEIR_ERROR;
 }
 
@@ -95,6 +104,48 @@ static enum exit_code report(struct generation *g)
     return command_flush("generate") ? EXIT_DONE : EXIT_FAILED;
 }
 
+/* Is this an end of the broker's, not of the request? */
+static bool broker_left(const struct generation *g)
+{
+    return g->result == WEIR_FAILED &&
+           (strcmp(g->err.code, "broker_unreachable") == 0 || strcmp(g->err.code, "shutting_down") == 0);
+}
+
+/* Submit and run to the end; over the death of a broker if there is time left for that.  What has come stays: the next request asks for the
+ * rest only, with the seed of the first.  Gives a signal that ended it, or 0. */
+static int run(struct weir_client *c, int signals, const struct weir_request *first, struct generation *g)
+{
+    struct weir_resume resume[CHOICES_MAX];
+    struct weir_request r = *first;
+    uint64_t until_ns = 0;
+
+    for (;;) {
+        g->ended = g->accepted = false;
+        g->result = WEIR_AGAIN;
+        if (weir_submit(c, &r, on_event, g, NULL, &g->err) != WEIR_OK)
+            g->result = WEIR_FAILED;
+        int signal_number = g->result == WEIR_AGAIN ? command_run(c, signals, &g->ended) : 0;
+        uint64_t now_ns = clock_now_ns();
+
+        if (signal_number != 0 || !broker_left(g))
+            return signal_number;
+        if (until_ns == 0 || g->accepted)
+            until_ns = now_ns + retry_ms * 1000000ull;
+        if (now_ns >= until_ns)
+            return 0;
+        nanosleep(&(struct timespec){.tv_nsec = AWAY_MS * 1000000L}, NULL); /* one that is stopping may still be there */
+        signal_number = command_reconnect_until(c, signals, until_ns);
+        if (signal_number != 0)
+            return signal_number;
+        r.n_resume = weir_resume_of(g->answer, resume);
+        r.resume = resume;
+        if (r.n_resume > 0) {
+            r.seed = &g->answer->seed;
+            r.idempotency_key = NULL; /* its table died with the broker */
+        }
+    }
+}
+
 static enum exit_code generate(const struct weir_request *r)
 {
     struct generation g = {
@@ -105,9 +156,7 @@ static enum exit_code generate(const struct weir_request *r)
 
     if (code != EXIT_DONE)
         return code;
-    if (weir_submit(c, r, on_event, &g, NULL, &g.err) != WEIR_OK) {
-        code = command_error("generate", &g.err);
-    } else if (command_run(c, signals, &g.ended) != 0) {
+    if (run(c, signals, r, &g) != 0) {
         end_line(&g);
         code = EXIT_INTERRUPTED;
     } else {

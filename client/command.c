@@ -200,7 +200,11 @@ int command_run(struct weir_client *c, int signals_fd, const bool *until)
 
 int command_reconnect(struct weir_client *c, int signals_fd)
 {
-    uint64_t until = clock_now_ns() + RECONNECT_MS * 1000000ull;
+    return command_reconnect_until(c, signals_fd, clock_now_ns() + RECONNECT_MS * 1000000ull);
+}
+
+int command_reconnect_until(struct weir_client *c, int signals_fd, uint64_t until)
+{
     struct weir_error ignored;
     int signal_number = 0;
 

@@ -62,6 +62,8 @@ int command_signal(int signals_fd);
 int command_run(struct weir_client *c, int signals_fd, const bool *until);
 /* If the broker went away while nobody looked, wait some seconds for its return.  Gives a signal that ended that, or 0. */
 int command_reconnect(struct weir_client *c, int signals_fd);
+/* Likewise, until this time of the monotonic clock. */
+int command_reconnect_until(struct weir_client *c, int signals_fd, uint64_t until_ns);
 
 /* --- the flags of a request -------------------------------------------------------------------- */
 

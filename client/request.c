@@ -141,6 +141,15 @@ static int check_counts(const struct weir_request *r, struct weir_error *err)
         return over_limit(err, "logit_bias", "entries of logit_bias", r->n_bias, LOGIT_BIAS_MAX);
     if (r->messages != NULL && r->n_messages > MESSAGES_MAX)
         return over_limit(err, "messages", "messages", r->n_messages, MESSAGES_MAX);
+    size_t n_ids = 0;
+    for (size_t i = 0; i < r->n_resume && i < CHOICES_MAX; i++)
+        n_ids += r->resume[i].n_ids <= PROMPT_IDS_MAX ? r->resume[i].n_ids : PROMPT_IDS_MAX + 1;
+    if (r->n_resume > CHOICES_MAX)
+        return over_limit(err, "resume", "choices to go on with", r->n_resume, CHOICES_MAX);
+    if (n_ids > PROMPT_IDS_MAX)
+        return over_limit(err, "resume", "ids of all choices together", n_ids, PROMPT_IDS_MAX);
+    if (r->n_resume > 0 && r->seed == NULL)
+        return wrong(err, ERR_INVALID_REQUEST, "resume", "resume is given without the seed of what it goes on with");
     if (r->n_top_logprobs > LOGPROBS_MAX)
         return over_limit(err, "top_logprobs", "alternatives a token", r->n_top_logprobs, LOGPROBS_MAX);
     if (r->n_top_logprobs > 0 && !r->logprobs)
@@ -158,6 +167,7 @@ static int encode(struct weir_client *c, const struct weir_request *r, const cha
         return result;
     struct wire_message_text *texts = calloc(n_messages + 1, sizeof(*texts));
     struct logit_bias *bias = calloc(r->n_bias + 1, sizeof(*bias));
+    struct wire_resume resume[CHOICES_MAX];
     struct wire_generate g = {
         .id = span_str(id),
         .model = text_span(r->model, 0),
@@ -184,6 +194,11 @@ static int encode(struct weir_client *c, const struct weir_request *r, const cha
     put_sampling(r, &g);
     if (put_prompt(r, &g, texts, err) != WEIR_OK || put_lists(r, &g, bias, err) != WEIR_OK)
         goto out;
+    for (size_t i = 0; i < r->n_resume; i++)
+        resume[i] = (struct wire_resume){r->resume[i].choice, r->resume[i].ids, (uint32_t)r->resume[i].n_ids,
+                                         (uint32_t)r->resume[i].released_bytes};
+    g.resume = resume;
+    g.n_resume = (uint32_t)r->n_resume;
     if (wire_encode_generate(&c->out, &g) != ST_OK)
         goto out;
     result = WEIR_OK;

@@ -75,6 +75,14 @@ struct weir_bias {
     float bias;
 };
 
+/* What was received of a choice before its broker died. */
+struct weir_resume {
+    uint32_t choice;
+    const int32_t *ids;
+    size_t n_ids;
+    size_t released_bytes; /* of its text */
+};
+
 /* Exactly one of prompt, prompt_ids, messages.  A pointer to a number (temperature, seed, ...) is NULL for "not given". */
 struct weir_request {
     const char *model;               /* NULL: the broker's first */
@@ -106,6 +114,9 @@ struct weir_request {
     size_t n_bias;
     const char *scope, *salt, *session; /* NULL: none */
     const char *idempotency_key;     /* NULL: none.  Two requests with one key are one: the second gets what the first got, or gets (docs/protocol.md) */
+    const struct weir_resume *resume; /* go on with an answer that another broker began: only the rest is delivered.  Needs seed (as ACCEPTED said
+                                      * it); not with idempotency_key */
+    size_t n_resume;
     const char *on_behalf_of;        /* front ends only: the user it is for */
 };
 
@@ -223,6 +234,10 @@ struct weir_answer {
  * before the first.  WEIR_AGAIN: more will come.  WEIR_OK: DONE came, *answer is complete and the caller's.
  * WEIR_FAILED: ERROR came (*err is its error; what had come stays in *answer) or memory is short; free *answer. */
 int weir_collect(struct weir_answer **answer, const struct weir_event *event, struct weir_error *err);
+
+/* What weir_collect() has so far, as a request that goes on with it wants it.  Gives how many choices have begun; they borrow *a.
+ * With a->seed and the same *answer for the new request's events, the answer becomes what it would have been. */
+size_t weir_resume_of(const struct weir_answer *a, struct weir_resume ret_resume[16]);
 
 /* Send one request and wait for its end.  Gives *ret_answer.  Callbacks of other open requests run meanwhile. */
 int weir_ask(struct weir_client *c, const struct weir_request *r, struct weir_answer **ret_answer, struct weir_error *err);

@@ -26,12 +26,23 @@ class Pool:
             command += ["--worker-program", FAKE_WORKER]
         if "--host-store-bytes" not in args:  # the default is a share of the machine, which takes its time to get
             command += ["--host-store-bytes", "64M"]
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(command + list(args), stderr=log, stdout=log, env={**os.environ, **(env or {})})
+        self.command, self.env, self.workers = command + list(args), {**os.environ, **(env or {})}, workers
+        self.start()
         self.endpoint = "ipc://" + self.dir + "/run/broker.sock"
         self.clients = []
         if wait:
             self.wait_ready(workers)
+
+    def start(self):
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(self.command, stderr=log, stdout=log, env=self.env)
+
+    def kill_and_restart(self, away_s=0.0):
+        """The broker dies without a word; another takes its place."""
+        self.process.kill()
+        self.process.wait()
+        time.sleep(away_s)
+        self.start()
 
     def client(self):
         c = Client(self.endpoint)
