@@ -41,6 +41,13 @@ second_compiler() {
         build/clang/tests/kernels/test_*
 }
 
+# The host store: more lives of a writer that is killed, more seeds of two workers.
+host_store() {
+    make -j"$jobs" build/tests/unit/test_host_store build/tests/unit/test_host_store_faults build/tests/unit/test_block_mover &&
+        build/tests/unit/test_host_store_faults --seed 2 --ops 10000 && build/tests/unit/test_host_store --seed 2 --ops 5000000 || return
+    for seed in $(seq 2 60); do build/tests/unit/test_block_mover --seed "$seed" || return; done
+}
+
 fuzz() {
     tests/fuzz/run.sh "${FUZZ_SECONDS:-20}"
 }
@@ -55,13 +62,14 @@ services() {
 }
 
 wanted=$*
-export -f sanitized threads second_compiler fuzz simulator services
+export -f sanitized threads second_compiler fuzz simulator services host_store
 export jobs
 #    name             budget_s
 part second-compiler  420  bash -c second_compiler
 part thread-sanitizer 180  bash -c threads
 part sanitizers       900  bash -c sanitized
 part simulator        300  bash -c simulator
+part host-store       300  bash -c host_store
 part fuzz             420  bash -c fuzz
 part services         300  bash -c services
 echo "$passed passed, $failed failed"
