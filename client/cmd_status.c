@@ -66,33 +66,13 @@ static bool is_ready(const json_t *status)
     return false;
 }
 
-/* One try, with a client of its own: the broker may be another one each time. */
-static json_t *ask(struct weir_error *err)
-{
-    struct weir_client *c = NULL;
-    char *text = NULL;
-    json_t *status = NULL;
-
-    if (weir_open(&c, &(struct weir_options){.endpoint = options.connect, .name = "weir status"}, err) !=
-        WEIR_OK)
-        return NULL;
-    if (weir_query_wait(c, WEIR_QUERY_STATUS, &text, err) == WEIR_OK) {
-        status = json_loads(text, 0, NULL);
-        if (status == NULL)
-            snprintf(err->code, sizeof(err->code), "internal_error");
-    }
-    free(text);
-    weir_close(c);
-    return status;
-}
-
 /* Until ready or the time is over.  Gives the last status, or NULL with *err. */
 static json_t *ask_until_ready(struct weir_error *err)
 {
     uint64_t until = clock_now_ns() + options.wait_ms * 1000000ull;
 
     for (;;) {
-        json_t *status = ask(err);
+        json_t *status = command_status(options.connect, err);
         bool again = status == NULL ? command_exit_code(err) == EXIT_UNREACHABLE : !is_ready(status);
         if (!again || clock_now_ns() >= until)
             return status;
@@ -258,7 +238,7 @@ int cmd_status(int argc, char **argv)
         return EXIT_USAGE;
     if (n_args > 0)
         return command_usage("status", "it takes no argument, but there is \"%s\"", argv[0]);
-    json_t *status = options.wait_ms > 0 ? ask_until_ready(&err) : ask(&err);
+    json_t *status = options.wait_ms > 0 ? ask_until_ready(&err) : command_status(options.connect, &err);
     if (status == NULL)
         return command_error("status", &err);
     enum exit_code code = EXIT_DONE;

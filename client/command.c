@@ -214,6 +214,25 @@ int command_reconnect_until(struct weir_client *c, int signals_fd, uint64_t unti
     return signal_number;
 }
 
+json_t *command_status(const char *connect, struct weir_error *err)
+{
+    struct weir_client *c = NULL;
+    char *text = NULL;
+    json_t *status = NULL;
+
+    if (weir_open(&c, &(struct weir_options){.endpoint = connect, .name = "weir status"}, err) !=
+        WEIR_OK)
+        return NULL;
+    if (weir_query_wait(c, WEIR_QUERY_STATUS, &text, err) == WEIR_OK) {
+        status = json_loads(text, 0, NULL);
+        if (status == NULL)
+            snprintf(err->code, sizeof(err->code), "internal_error");
+    }
+    free(text);
+    weir_close(c);
+    return status;
+}
+
 /* --- the flags of a request -------------------------------------------------------------------- */
 
 size_t request_flags_sampling(struct request_flags *f, struct flag *ret_flags)

@@ -53,6 +53,10 @@ bool command_flush(const char *verb);
 /* EXIT_DONE and *ret_client, or an exit code after having said why. */
 enum exit_code command_open(const char *verb, const char *connect, struct weir_client **ret_client);
 
+/* Ask for the status once, with a client of its own: the broker may be another one each time.  Gives the caller the object, or
+ * NULL with *err. */
+json_t *command_status(const char *connect, struct weir_error *err);
+
 /* Signals as a descriptor: SIGINT and SIGTERM no longer kill.  Call once, before the client is opened. */
 int command_signals(void);
 /* The next signal that has come, 0 when there is none. */

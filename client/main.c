@@ -32,6 +32,9 @@ const struct verb verbs[] = {
      "  add     one more worker\n"
      "  remove  drain it and forget it; the last one of a model stays",
      worker_flags},
+    {"top", cmd_top, "[OPTIONS]", "the pool, live: workers, cache, users",
+     "Drawn anew every second on a terminal (q leaves, s changes the order of users, space pauses); one page of text in a pipe.",
+     top_flags},
     {"serve", cmd_serve, "[OPTIONS] --model FILE", "start a pool here, in the foreground", NULL, NULL},
     {"user", cmd_user, "add|remove|list [NAME] [--key FILE]", "who may come by ssh (weir-gateway user)", NULL,
      NULL},

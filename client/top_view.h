@@ -1,0 +1,25 @@
+/* top_view.h - what `weir top` shows, as text: a pure function of two answers to "status", a size and an order.
+ *
+ * It never writes a line wider than the screen nor more lines than it has; what does not fit is counted ("... 3 more"). */
+#ifndef TOP_VIEW_H
+#define TOP_VIEW_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+enum top_sort { TOP_BY_RATE, TOP_BY_RUNNING, TOP_BY_QUEUED, TOP_BY_TOKENS, TOP_BY_NAME, TOP_SORTS };
+
+struct top_view {
+    const json_t *now, *before; /* before: NULL: no rates yet */
+    double seconds;             /* between the two */
+    unsigned columns, lines;    /* of the screen; at least 40 x 8 is assumed */
+    enum top_sort sort;
+    bool color, paused, on_screen; /* on_screen: lines end with "clear to the end", keys are explained */
+    const char *problem;        /* the broker does not answer: why; NULL */
+};
+
+const char *top_sort_name(enum top_sort s);
+void top_view_print(const struct top_view *v, FILE *out);
+
+#endif
