@@ -30,7 +30,7 @@ static uint32_t batch_slots(const struct scheduler *s)
 static void claim_rows(struct admission *a, const struct sequence *seq)
 {
     uint32_t behind = sequence_behind(seq);
-    if (behind < 2)
+    if (behind < 2 || seq->paused) /* a paused one gets no rows, so it must not keep others from them */
         return;
     bool high = ranks_interactive(seq);
     for (int class = 0; class <= high; class++)

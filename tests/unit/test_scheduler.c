@@ -469,6 +469,28 @@ static void ageing_passes_over_what_cannot_run(void **state)
     fake_engine_deinit(&e);
 }
 
+static void paused_prompts_keep_nobody_from_the_rows(void **state)
+{
+    (void)state;
+    struct fake_engine e;
+    struct fake_sequence *f[5];
+    fake_engine_init(&e, &roomy);
+    for (uint32_t i = 0; i < 4; i++)
+        f[i] = add(&e, text + i, 400, 3, true);
+    fake_engine_step(&e); /* all four have begun */
+    for (uint32_t i = 0; i < 4; i++)
+        f[i]->seq.paused = true;
+    f[4] = add(&e, other, 20, 3, true);
+    fake_engine_step(&e);
+    assert_int_equal(f[4]->n_steps_to_plan, 1);
+    for (uint32_t i = 0; i < 4; i++)
+        f[i]->seq.paused = false;
+    run_until_idle(&e);
+    for (uint32_t i = 0; i < 5; i++)
+        finish(f[i]);
+    fake_engine_deinit(&e);
+}
+
 static void a_paused_sequence_costs_only_itself(void **state)
 {
     (void)state;
@@ -703,6 +725,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(nothing_is_sampled_without_room_for_its_events),
         cmocka_unit_test(the_fifth_interactive_prompt_is_in_the_plan_beside_a_long_batch_prompt),
         cmocka_unit_test(ageing_passes_over_what_cannot_run),
+        cmocka_unit_test(paused_prompts_keep_nobody_from_the_rows),
         cmocka_unit_test(a_paused_sequence_costs_only_itself),
         cmocka_unit_test(what_can_never_fit_is_refused_with_the_numbers),
         cmocka_unit_test(one_sequence_may_fill_the_whole_pool),
