@@ -36,6 +36,7 @@ struct op {
     uint32_t serial;                  /* of the last request */
     char spool[32];                   /* UPLOAD, CHECK: name of the upload; "" once it is a job's input */
     struct job_row row;               /* UPLOAD: its options; CHECK: the job it will be */
+    uint32_t try_lines;               /* UPLOAD, CHECK */
     struct job_check *check;
     int64_t seq;                      /* WATCH */
     uint64_t seen, due_ns;
@@ -111,7 +112,15 @@ void desk_stop_op(struct desk *d, struct conn *c, struct op *op);
 
 typedef void desk_handler(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd);
 desk_handler desk_on_submit, desk_on_submit_end, desk_on_job, desk_on_list, desk_on_watch, desk_on_open, desk_on_order, desk_on_cancel,
-    desk_on_delete, desk_on_ask, desk_on_more, desk_on_tokenize, desk_on_pool;
+    desk_on_delete, desk_on_ask, desk_on_more, desk_on_tokenize, desk_on_pool, desk_on_retry, desk_on_release, desk_on_usage,
+    desk_on_keys;
+
+/* Has this user any tokens left for today?  false: *err. */
+bool desk_may_use(struct desk *d, const char *user, struct error *err);
+/* The job a request names.  false: an error has been answered, or the message was broken. */
+bool desk_find_job(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, struct job_row *ret_row);
+bool desk_may_submit(struct desk *d, const char *user, struct error *err);
+void desk_fail_internal(struct desk *d, struct conn *c, struct op *op, const char *what);
 
 void desk_step_check(struct desk *d, struct conn *c, struct op *op);
 void desk_serve_watch(struct desk *d, struct conn *c, struct op *op);

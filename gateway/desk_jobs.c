@@ -33,7 +33,7 @@ static void job_limits(const struct desk *d, const char *user, uint64_t *ret_job
     *ret_bytes = *ret_bytes < JOB_BYTES_MAX ? *ret_bytes : JOB_BYTES_MAX;
 }
 
-static void fail_internal(struct desk *d, struct conn *c, struct op *op, const char *what)
+void desk_fail_internal(struct desk *d, struct conn *c, struct op *op, const char *what)
 {
     struct error err;
 
@@ -56,7 +56,7 @@ static bool copy_word(struct span s, char *to, size_t bytes, const char *what, s
     return ok;
 }
 
-static bool may_submit(struct desk *d, const char *user, struct error *err)
+bool desk_may_submit(struct desk *d, const char *user, struct error *err)
 {
     uint64_t jobs_max, lines_max, bytes_max, n = 0;
 
@@ -75,7 +75,7 @@ static bool may_submit(struct desk *d, const char *user, struct error *err)
                   RUNNER_JOBS_MAX);
         return false;
     }
-    return true;
+    return desk_may_use(d, user, err);
 }
 
 void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
@@ -93,6 +93,7 @@ void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_r
         .state = JOB_VALIDATING, .max_tokens = s.max_tokens, .priority = s.priority, .created_ms = d->real_ms
     };
     memcpy(op->row.user, c->user, sizeof op->row.user);
+    op->try_lines = s.try_lines;
     if (r->failed || s.priority > 3 || s.max_tokens > OUTPUT_TOKENS_MAX || s.deadline_ms > DEADLINE_MS_MAX) {
         desk_break(d, c, "submit");
         return;
@@ -102,7 +103,7 @@ void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_r
     if (!copy_word(s.name, op->row.name, sizeof op->row.name, "name", &err) ||
         !copy_word(s.key, op->row.key, sizeof op->row.key, "key", &err) ||
         !copy_word(s.model, op->row.model, sizeof op->row.model, "model", &err) ||
-        !may_submit(d, c->user, &err)) {
+        !desk_may_submit(d, c->user, &err)) {
         desk_error(d, c, op, &err);
         return;
     }
@@ -114,7 +115,7 @@ void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_r
     }
     if (job_files_spool(d->files, op->spool, &spool) != ST_OK) {
         op->spool[0] = '\0';
-        fail_internal(d, c, op, "the input cannot be kept: the disk refuses a new file");
+        desk_fail_internal(d, c, op, "the input cannot be kept: the disk refuses a new file");
         return;
     }
     op->kind = OP_UPLOAD;
@@ -193,6 +194,26 @@ static void answer_known_key(struct desk *d, struct conn *c, struct op *op, cons
     desk_stop_op(d, c, op);
 }
 
+/* The row, what it holds back and the count of the user's jobs, in one transaction. */
+static enum status save_new(struct desk *d, struct job_row *row, uint32_t try_lines)
+{
+    const struct usage one = { .jobs = 1 };
+    enum status st = job_store_begin(d->store);
+
+    if (st != ST_OK)
+        return st;
+    if (try_lines > 0)
+        st = job_store_hold_lines(d->store, row->seq, try_lines, &row->n_held);
+    if (st == ST_OK)
+        st = job_store_save(d->store, row);
+    if (st == ST_OK)
+        st = job_store_add_usage(d->store, row->user, usage_day(d->real_ms), &one);
+    if (st == ST_OK)
+        return job_store_commit(d->store);
+    job_store_rollback(d->store);
+    return st;
+}
+
 /* The whole input is known to be good: the job begins.  When the row is saved it is on disk, and only then its id is told. */
 static void begin_job(struct desk *d, struct conn *c, struct op *op, struct job_row row)
 {
@@ -204,8 +225,8 @@ static void begin_job(struct desk *d, struct conn *c, struct op *op, struct job_
         answer_known_key(d, c, op, &row, &known);
         return;
     }
-    if (job_store_save(d->store, &row) != ST_OK) {
-        fail_internal(d, c, op, "the job store cannot be written; nothing was submitted");
+    if (save_new(d, &row, op->try_lines) != ST_OK) {
+        desk_fail_internal(d, c, op, "the job store cannot be written; nothing was submitted");
         desk_stop_op(d, c, op);
         return;
     }
@@ -237,9 +258,7 @@ void desk_step_check(struct desk *d, struct conn *c, struct op *op)
 
 /* --- looking ----------------------------------------------------------------------------------------- */
 
-/* The job a request names.  false: an error has been answered, or the message was broken. */
-static bool find_job(struct desk *d, struct conn *c, struct op *op, struct door_reader *r,
-                     struct job_row *ret_row)
+bool desk_find_job(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, struct job_row *ret_row)
 {
     struct span what = door_get_str(r);
     char text[256];
@@ -261,7 +280,7 @@ void desk_on_job(struct desk *d, struct conn *c, struct op *op, struct door_read
     struct job_row row;
 
     (void)fd;
-    if (find_job(d, c, op, r, &row))
+    if (desk_find_job(d, c, op, r, &row))
         desk_reply_json(d, c, op, NULL, job_json(&row, runner_find(d->runner, row.seq), d->now_ns));
 }
 
@@ -289,7 +308,7 @@ void desk_on_list(struct desk *d, struct conn *c, struct op *op, struct door_rea
     if (l.jobs == NULL ||
         job_store_each(d->store, c->user, all ? 0 : d->real_ms - LIST_DAY_MS, list_one, &l) != ST_OK) {
         json_decref(l.jobs);
-        fail_internal(d, c, op, "the job store cannot be read");
+        desk_fail_internal(d, c, op, "the job store cannot be read");
         return;
     }
     desk_reply_json(d, c, op, NULL, json_pack("{so}", "jobs", l.jobs));
@@ -305,7 +324,7 @@ static void reply_watch(struct desk *d, struct conn *c, struct op *op, const str
 
     op->kind = OP_IDLE;
     door_put_u64(&w, live != NULL ? live->version : 0);
-    door_put_u32(&w, job_state_ended(row->state));
+    door_put_u32(&w, job_state_ended(row->state) || job_row_rests(row));
     door_put_u64(&w, row->output_bytes);
     door_put_u64(&w, row->errors_bytes);
     desk_reply_json(d, c, op, &w, job_json(row, live, d->now_ns));
@@ -319,7 +338,7 @@ void desk_serve_watch(struct desk *d, struct conn *c, struct op *op)
 
     if (live != NULL && !job_state_ended(live->row.state)) {
         bool news = op->seen != DOOR_WATCH_END && live->version != op->seen;
-        if (news || d->now_ns >= op->due_ns)
+        if (news || d->now_ns >= op->due_ns || job_row_rests(&live->row))
             reply_watch(d, c, op, &live->row, live);
     } else if (job_store_by_seq(d->store, op->seq, &row) == ST_OK) {
         reply_watch(d, c, op, &row, NULL);
@@ -335,7 +354,7 @@ void desk_on_watch(struct desk *d, struct conn *c, struct op *op, struct door_re
     struct job_row row;
 
     (void)fd;
-    if (!find_job(d, c, op, r, &row))
+    if (!desk_find_job(d, c, op, r, &row))
         return;
     op->seq = row.seq;
     op->seen = door_get_u64(r);
@@ -362,7 +381,7 @@ void desk_on_open(struct desk *d, struct conn *c, struct op *op, struct door_rea
     int file = -1;
 
     (void)fd;
-    if (!find_job(d, c, op, r, &row))
+    if (!desk_find_job(d, c, op, r, &row))
         return;
     uint32_t which = door_get_u32(r);
     if (r->failed || which > DOOR_FILE_INPUT) {
@@ -370,7 +389,7 @@ void desk_on_open(struct desk *d, struct conn *c, struct op *op, struct door_rea
         return;
     }
     if (job_files_job(d->files, &row, files[which], false, &file) != ST_OK) {
-        fail_internal(d, c, op, "a file of the job cannot be opened");
+        desk_fail_internal(d, c, op, "a file of the job cannot be opened");
         return;
     }
     door_put_u64(&w, which == DOOR_FILE_OUTPUT   ? row.output_bytes
@@ -394,14 +413,14 @@ void desk_on_order(struct desk *d, struct conn *c, struct op *op, struct door_re
     int memfd = -1;
 
     (void)fd;
-    if (!find_job(d, c, op, r, &row))
+    if (!desk_find_job(d, c, op, r, &row))
         return;
     if (job_store_places(d->store, row.seq, &places, &n) == ST_OK &&
         door_memfd(span_of(places, n * sizeof *places), &memfd) == ST_OK) {
         desk_reply(d, c, op, NULL, memfd);
         close(memfd);
     } else {
-        fail_internal(d, c, op, "the job store cannot be read");
+        desk_fail_internal(d, c, op, "the job store cannot be read");
     }
     free(places);
 }
@@ -414,7 +433,7 @@ void desk_on_cancel(struct desk *d, struct conn *c, struct op *op, struct door_r
     struct error err;
 
     (void)fd;
-    if (!find_job(d, c, op, r, &row))
+    if (!desk_find_job(d, c, op, r, &row))
         return;
     struct job *live = runner_find(d->runner, row.seq);
     if (live == NULL || job_state_ended(live->row.state)) {
@@ -422,7 +441,7 @@ void desk_on_cancel(struct desk *d, struct conn *c, struct op *op, struct door_r
                   job_state_name(row.state));
         desk_error(d, c, op, &err);
     } else if (runner_end(d->runner, live, JOB_CANCELLING) != ST_OK) {
-        fail_internal(d, c, op, "the job store cannot be written; the job goes on");
+        desk_fail_internal(d, c, op, "the job store cannot be written; the job goes on");
     } else {
         log_info("cancel", "user=%s id=%s", c->user, row.id);
         desk_reply_json(d, c, op, NULL, job_json(&live->row, live, d->now_ns));
@@ -435,7 +454,7 @@ void desk_on_delete(struct desk *d, struct conn *c, struct op *op, struct door_r
     struct error err;
 
     (void)fd;
-    if (!find_job(d, c, op, r, &row))
+    if (!desk_find_job(d, c, op, r, &row))
         return;
     if (!job_state_ended(row.state) || runner_find(d->runner, row.seq) != NULL) {
         error_set(&err, ERR_INVALID_REQUEST, NULL, "job %s has not ended; `cancel` it first", row.id);
@@ -445,7 +464,7 @@ void desk_on_delete(struct desk *d, struct conn *c, struct op *op, struct door_r
     struct job_row gone = row;
     gone.state = JOB_DELETED;
     if (job_store_save(d->store, &gone) != ST_OK) {
-        fail_internal(d, c, op, "the job store cannot be written; the job is still there");
+        desk_fail_internal(d, c, op, "the job store cannot be written; the job is still there");
         return;
     }
     d->sweep_left = true;

@@ -16,6 +16,7 @@ struct ask {
     struct desk *desk;
     struct conn *conn; /* NULL: nobody waits any more */
     struct op *op;
+    char user[USER_NAME_BYTES];
     bool query; /* TOKENIZE, POOL: one reply; else an answer in pieces */
     uint64_t request;
     char *text; /* not fetched yet */
@@ -153,6 +154,17 @@ static json_t *ids_object(const struct weir_event *e)
     return json_pack("{so}", "ids", ids);
 }
 
+static void count_question(struct ask *a, const struct weir_event *e)
+{
+    const struct usage more = { .questions = 1,
+                                .prompt_tokens = e->usage.prompt_tokens,
+                                .cached_tokens = e->usage.cached_tokens,
+                                .completion_tokens = e->usage.completion_tokens };
+
+    if (job_store_add_usage(a->desk->store, a->user, usage_day(a->desk->real_ms), &more) != ST_OK)
+        log_error("usage", "user=%s what=not_counted", a->user);
+}
+
 static void on_event(const struct weir_event *event, void *arg)
 {
     struct ask *a = arg;
@@ -165,6 +177,7 @@ static void on_event(const struct weir_event *event, void *arg)
         add_text(a, event);
         break;
     case WEIR_DONE:
+        count_question(a, event);
         a->end = end_object(event);
         a->ended = true;
         break;
@@ -212,6 +225,7 @@ static struct ask *ask_new(struct desk *d, struct conn *c, struct op *op, bool q
         return NULL;
     }
     *a = (struct ask){ .desk = d, .conn = c, .op = op, .query = query };
+    memcpy(a->user, c->user, sizeof a->user);
     a->next = d->asks;
     a->at = &d->asks;
     if (a->next != NULL)
@@ -239,6 +253,7 @@ static void refused(struct desk *d, struct conn *c, struct op *op, int rc, const
 void desk_on_ask(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
 {
     struct door_ask q;
+    struct error err;
     struct weir_message messages[2];
     struct weir_error error = { 0 };
     char model[NAME_BYTES_MAX], *question = NULL, *system = NULL;
@@ -250,6 +265,10 @@ void desk_on_ask(struct desk *d, struct conn *c, struct op *op, struct door_read
         door_memfd_read(fd, DOOR_ASK_BYTES_MAX, &question, &bytes) != ST_OK) {
         desk_break(d, c, "ask");
         return;
+    }
+    if (!desk_may_use(d, c->user, &err)) {
+        desk_error(d, c, op, &err);
+        goto out;
     }
     a = ask_new(d, c, op, false);
     if (a == NULL)

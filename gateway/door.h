@@ -28,6 +28,9 @@
  *   ORDER          USER    str job                                                 empty, with a memfd: struct door_place of each
  *                                                                                  answer there is, by line
  *   CANCEL DELETE  USER    str job                                                 text: the job as JSON
+ *   RETRY RELEASE  USER    str job                                                 text: the job as JSON
+ *   USAGE          USER    empty                                                   text: {"today": {..}, "month": {..}}
+ *   KEYS           USER    u32 enum door_keys, str authorized_keys line            text: {"keys": [{"type", "key", "comment"}]}, as it is then
  *   ASK            USER    struct door_ask, with a memfd: the question             empty, when the broker has it
  *   MORE           USER    empty                                                   u32 ended, str text; when ended: text (the end as JSON)
  *   TOKENIZE       USER    str model, u32 special, with a memfd: the text          text
@@ -75,6 +78,10 @@ enum door_type {
     DOOR_MORE,
     DOOR_TOKENIZE,
     DOOR_POOL,
+    DOOR_RETRY,
+    DOOR_RELEASE,
+    DOOR_USAGE,
+    DOOR_KEYS,
     DOOR_STOP,
     DOOR_REQUESTS,                    /* count of the above */
     /* (b) -> (c) */
@@ -97,6 +104,7 @@ struct door_place {
 
 enum door_file { DOOR_FILE_OUTPUT, DOOR_FILE_ERRORS, DOOR_FILE_INPUT };
 enum door_pool { DOOR_POOL_MODELS, DOOR_POOL_STATUS };
+enum door_keys { DOOR_KEYS_LIST, DOOR_KEYS_ADD, DOOR_KEYS_REMOVE };
 
 struct door_header {
     uint16_t type, op;
@@ -112,12 +120,13 @@ struct door_message {
     int fd;                           /* -1: none; belongs to whoever received the message */
 };
 
-/* Options of SUBMIT, in this order: str name, str key, str model, u32 max_tokens, u32 priority, u64 deadline_ms.
+/* Options of SUBMIT, in this order: str name, str key, str model, u32 max_tokens, u32 priority, u64 deadline_ms, u32 try_lines.
  * Empty strings and zeros: not given. */
 struct door_submit {
     struct span name, key, model;
     uint32_t max_tokens, priority;
     uint64_t deadline_ms;
+    uint32_t try_lines;      /* answer so many, and hold the rest */
 };
 
 /* Options of ASK, in this order: str model, str system, u32 max_tokens, u32 has (bits), u64 seed, u64 temperature in millionths. */

@@ -217,6 +217,17 @@ enum status job_files_job(const struct job_files *f, const struct job_row *row, 
     return ST_OK;
 }
 
+void job_files_drop_errors(const struct job_files *f, const struct job_row *row)
+{
+    int folder = job_folder(f, row, false);
+
+    if (folder < 0)
+        return;
+    if (unlinkat(folder, file_names[JOB_FILE_ERRORS], 0) != 0 && errno != ENOENT)
+        failed("drop_errors"); /* it is cut to its committed length when the job goes on */
+    close(folder);
+}
+
 void job_files_remove(const struct job_files *f, const struct job_row *row)
 {
     int folder = job_folder(f, row, false);

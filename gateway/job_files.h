@@ -38,6 +38,9 @@ MUST_CHECK enum status job_files_adopt(struct job_files *f, const struct job_row
 enum job_file { JOB_FILE_INPUT, JOB_FILE_OUTPUT, JOB_FILE_ERRORS };
 MUST_CHECK enum status job_files_job(const struct job_files *f, const struct job_row *row, enum job_file which, bool to_write, int *ret_fd);
 
+/* Take the errors file away; it is made again when it is opened.  Whoever reads the old one goes on reading it. */
+void job_files_drop_errors(const struct job_files *f, const struct job_row *row);
+
 /* Remove the folder of a job.  What is not there is fine. */
 void job_files_remove(const struct job_files *f, const struct job_row *row);
 

@@ -21,7 +21,7 @@ static uint64_t eta_s(const struct job *live, uint64_t now_ns)
     if (here < 3 || now_ns <= live->since_ns)
         return 0;
     double seconds_a_line = (double)(now_ns - live->since_ns) / 1e9 / (double)here;
-    return (uint64_t)(seconds_a_line * (double)(live->row.n_lines - done)) + 1;
+    return (uint64_t)(seconds_a_line * (double)(live->row.n_lines - live->row.n_held - done)) + 1;
 }
 
 static const char *status_of(const struct job_row *row, const struct job *live)
@@ -75,6 +75,7 @@ static void put_counts(json_t *job, const struct job_row *row)
                         json_pack("{so so so}", "input", count(row->input_bytes), "output",
                                   count(row->output_bytes), "errors", count(row->errors_bytes)));
     json_object_set_new(job, "retries", count(row->n_retries));
+    json_object_set_new(job, "held", count(row->n_held));
 }
 
 json_t *job_json(const struct job_row *row, const struct job *live, uint64_t now_ns)

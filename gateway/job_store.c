@@ -10,14 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 #include "job_sql.h"
 #include "log.h"
 
-enum { SCHEMA_VERSION = 1, APPLICATION_ID = 0x57454952 };
+enum { SCHEMA_VERSION = 2, APPLICATION_ID = 0x57454952 };
 
 _Static_assert(JOB_DELETED == 8 && JOB_COMPLETED == 4 && JOB_VALIDATING == 0, "job_sql.h names states by number");
-_Static_assert(LINE_OPEN == 0 && LINE_ANSWERED == 1, "and those of lines");
+_Static_assert(LINE_OPEN == 0 && LINE_ANSWERED == 1 && LINE_HELD == 3, "and those of lines");
 
 enum statement {
 #define X(name, sql) S_##name,
@@ -76,7 +77,8 @@ static enum status prepare_schema(struct job_store *s, struct error *err)
 
     if (version == SCHEMA_VERSION && pragma_number(s, "PRAGMA application_id") == APPLICATION_ID)
         return ST_OK;
-    if (version != 0 || pragma_number(s, "SELECT count(*) FROM sqlite_master") != 0) {
+    bool upgrade = version == 1 && pragma_number(s, "PRAGMA application_id") == APPLICATION_ID;
+    if (!upgrade && (version != 0 || pragma_number(s, "SELECT count(*) FROM sqlite_master") != 0)) {
         error_set(err, ERR_VERSION_MISMATCH, "state-dir",
                   "the job store has format %d, this program writes format %d", version, SCHEMA_VERSION);
         return ST_CORRUPT;
@@ -85,7 +87,7 @@ static enum status prepare_schema(struct job_store *s, struct error *err)
              APPLICATION_ID);
     enum status st = run_sql(s, "BEGIN IMMEDIATE");
     if (st == ST_OK)
-        st = run_sql(s, JOB_SQL_SCHEMA);
+        st = run_sql(s, upgrade ? JOB_SQL_UPGRADE : JOB_SQL_SCHEMA);
     if (st == ST_OK)
         st = run_sql(s, sql);
     if (st == ST_OK)
@@ -196,6 +198,7 @@ static void read_row(sqlite3_stmt *q, struct job_row *r)
     for (int i = 0; i < 11; i++)
         *counts[i] = (uint64_t)sqlite3_column_int64(q, 14 + i);
     copy_text(r->error, sizeof r->error, q, 25);
+    r->n_held = (uint64_t)sqlite3_column_int64(q, 26);
 }
 
 /* Step a bound query for one job. */
@@ -313,6 +316,8 @@ enum status job_store_save(struct job_store *s, const struct job_row *row)
     bind_text(q, 16, row->digest);
     if (row->key[0] != '\0' && row->state != JOB_DELETED) /* a deleted job gives its key free */
         bind_text(q, 17, row->key);
+    sqlite3_bind_int64(q, 18, row->deadline_ms);
+    sqlite3_bind_int64(q, 19, (int64_t)row->n_held);
     return run(s, S_SAVE);
 }
 
@@ -563,6 +568,76 @@ enum status job_store_places(struct job_store *s, int64_t seq, struct line_place
     *ret_places = places;
     *ret_n = n;
     return ST_OK;
+}
+
+enum status job_store_reopen_lines(struct job_store *s, int64_t seq, enum line_state which)
+{
+    sqlite3_stmt *q = s->statements[S_REOPEN_LINES];
+
+    sqlite3_bind_int64(q, 1, seq);
+    sqlite3_bind_int(q, 2, (int)which);
+    return run(s, S_REOPEN_LINES);
+}
+
+enum status job_store_hold_lines(struct job_store *s, int64_t seq, uint64_t n, uint64_t *ret_held)
+{
+    sqlite3_stmt *q = s->statements[S_HOLD_LINES];
+
+    sqlite3_bind_int64(q, 1, seq);
+    sqlite3_bind_int64(q, 2, (int64_t)n);
+    enum status st = run(s, S_HOLD_LINES);
+    if (st == ST_OK)
+        *ret_held = (uint64_t)sqlite3_changes(s->db);
+    return st;
+}
+
+/* --- usage ---------------------------------------------------------------------------------------- */
+
+int64_t usage_day(int64_t real_ms)
+{
+    return real_ms / 86400000;
+}
+
+int64_t usage_month(int64_t real_ms)
+{
+    time_t seconds = (time_t)(real_ms / 1000);
+    struct tm tm;
+
+    return gmtime_r(&seconds, &tm) != NULL ? usage_day(real_ms) - (tm.tm_mday - 1) : usage_day(real_ms);
+}
+
+enum status job_store_add_usage(struct job_store *s, const char *user, int64_t day, const struct usage *more)
+{
+    sqlite3_stmt *q = s->statements[S_ADD_USAGE];
+    const uint64_t counts[] = { more->jobs,          more->questions,     more->answers,          more->errors,
+                                more->prompt_tokens, more->cached_tokens, more->completion_tokens };
+
+    bind_text(q, 1, user);
+    sqlite3_bind_int64(q, 2, day);
+    for (int i = 0; i < 7; i++)
+        sqlite3_bind_int64(q, 3 + i, (int64_t)counts[i]);
+    return run(s, S_ADD_USAGE);
+}
+
+enum status job_store_usage(struct job_store *s, const char *user, int64_t since, struct usage *ret_usage)
+{
+    sqlite3_stmt *q = s->statements[S_USAGE];
+    struct usage u = { 0 };
+    uint64_t *const counts[] = { &u.jobs,          &u.questions,     &u.answers,          &u.errors,
+                                 &u.prompt_tokens, &u.cached_tokens, &u.completion_tokens };
+    enum status st = ST_OK;
+
+    bind_text(q, 1, user);
+    sqlite3_bind_int64(q, 2, since);
+    if (sqlite3_step(q) != SQLITE_ROW)
+        st = failed(s, "usage");
+    for (int i = 0; i < 7 && st == ST_OK; i++)
+        *counts[i] = (uint64_t)sqlite3_column_int64(q, i);
+    sqlite3_reset(q);
+    sqlite3_clear_bindings(q);
+    if (st == ST_OK)
+        *ret_usage = u;
+    return st;
 }
 
 /* --- removal -------------------------------------------------------------------------------------- */

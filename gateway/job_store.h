@@ -59,10 +59,23 @@ struct job_row {
     uint64_t n_length;                    /* of n_done: answers that their limit of tokens ended */
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
     uint64_t input_bytes, output_bytes, errors_bytes;
+    uint64_t n_held;                      /* lines that wait for `release` */
     char error[JOB_ERROR_BYTES];          /* why it failed as a whole */
 };
 
-enum line_state { LINE_OPEN, LINE_ANSWERED, LINE_FAILED };
+enum line_state { LINE_OPEN, LINE_ANSWERED, LINE_FAILED, LINE_HELD };
+
+/* What a user used: on a day, or in what is added up. */
+struct usage {
+    uint64_t jobs, questions, answers, errors;
+    uint64_t prompt_tokens, cached_tokens, completion_tokens;
+};
+
+/* Everything it was to answer for now is answered; the rest waits for `release`. */
+static inline bool job_row_rests(const struct job_row *r)
+{
+    return r->n_held > 0 && r->n_done + r->n_failed + r->n_held == r->n_lines;
+}
 
 struct line_ref {
     uint32_t number;                      /* in the file, from 1 */
@@ -96,6 +109,18 @@ MUST_CHECK enum status job_store_add_line(struct job_store *s, int64_t seq, cons
                                           uint32_t *ret_first);
 MUST_CHECK enum status job_store_line_done(struct job_store *s, int64_t seq, uint32_t number, enum line_state state,
                                            uint64_t offset, uint32_t bytes);
+/* Open the failed (LINE_FAILED) or held (LINE_HELD) lines again; what the job's row says of them is the caller's to save. */
+MUST_CHECK enum status job_store_reopen_lines(struct job_store *s, int64_t seq, enum line_state which);
+/* Hold all open lines but n of them, chosen at random.  *ret_held: how many. */
+MUST_CHECK enum status job_store_hold_lines(struct job_store *s, int64_t seq, uint64_t n, uint64_t *ret_held);
+
+/* day: days since 1970, UTC.  job_store_usage adds up the days from since on. */
+MUST_CHECK enum status job_store_add_usage(struct job_store *s, const char *user, int64_t day, const struct usage *more);
+MUST_CHECK enum status job_store_usage(struct job_store *s, const char *user, int64_t since, struct usage *ret_usage);
+/* The day of a moment, and the first day of its month. */
+int64_t usage_day(int64_t real_ms);
+int64_t usage_month(int64_t real_ms);
+
 /* The next open lines after a number, in order: at most max.  *ret_n 0: there are none left. */
 MUST_CHECK enum status job_store_open_lines(struct job_store *s, int64_t seq, uint32_t after, struct line_ref *ret_lines, size_t max,
                                             size_t *ret_n);

@@ -153,7 +153,8 @@ static void print_help(void)
 {
     config_print_help(stdout,
                       "weir-gateway [OPTIONS]\n       weir-gateway user add NAME [--key FILE]\n"
-                      "       weir-gateway user remove NAME\n       weir-gateway user list",
+                      "       weir-gateway user remove NAME\n       weir-gateway user list\n       weir-gateway user disable|enable NAME\n"
+                      "       weir-gateway user limit NAME [LIMIT=N...]",
                       "The ssh front end of a Weir pool: logs people in by their public keys, takes their "
                       "jobs, keeps them on disk.",
                       gateway_keys, gateway_n_keys);

@@ -18,6 +18,7 @@
 
 #include "clock.h"
 #include "log.h"
+#include "prefix_order.h"
 #include "turns.h"
 
 enum {
@@ -167,6 +168,39 @@ enum status runner_recover(struct runner *r, uint64_t now_ns)
 static bool is_ending(const struct job *j)
 {
     return j->row.state == JOB_CANCELLING || j->row.state == JOB_EXPIRING;
+}
+
+/* No line of the job is anywhere but in the store. */
+static bool is_quiet(const struct job *j)
+{
+    return j->n_flying == 0 && j->n_pending == 0 && j->n_retries == 0 && j->page_at == j->page_n && j->exhausted;
+}
+
+enum status runner_release(struct runner *r, struct job *j)
+{
+    struct job_row row = j->row;
+
+    if (!is_quiet(j))
+        return ST_AGAIN;
+    row.n_held = 0;
+    enum status st = job_store_begin(r->store);
+    if (st != ST_OK)
+        return st;
+    st = job_store_save(r->store, &row);
+    if (st == ST_OK)
+        st = job_store_reopen_lines(r->store, row.seq, LINE_HELD);
+    if (st != ST_OK)
+        job_store_rollback(r->store);
+    else
+        st = job_store_commit(r->store);
+    if (st != ST_OK)
+        return st;
+    j->row = row;
+    j->cursor = 0;
+    j->page_n = j->page_at = 0;
+    j->exhausted = false;
+    j->version++;
+    return ST_OK;
 }
 
 enum status runner_end(struct runner *r, struct job *j, enum job_state how)
@@ -422,6 +456,27 @@ static enum status send_line(struct runner *r, struct job *j, const struct line_
     return ST_OK;
 }
 
+/* The page is complete: the lines whose prompts begin alike go one after another.  Its lines are in the order of the file. */
+static void order_page(struct job *j)
+{
+    static struct prefix_key keys[RUNNER_PAGE];
+    size_t n = 0, bytes = 0;
+
+    while (n < j->page_n && (n == 0 || bytes + j->page[n].bytes <= RUNNER_PAGE_BYTES)) {
+        struct weir_line parsed = { 0 };
+        struct weir_error ignored;
+        keys[n] = (struct prefix_key){ 0 };
+        bytes += j->page[n].bytes;
+        if (read_line(j, &j->page[n], &parsed, &ignored) == ST_OK) /* whatever is wrong is met again when it is sent */
+            prefix_key_make(&parsed.request, &keys[n]);
+        weir_line_deinit(&parsed);
+        n++;
+    }
+    j->page_n = n;
+    j->cursor = j->page[n - 1].number;
+    prefix_order(j->page, keys, n);
+}
+
 /* The next line of a job, not taken yet: a retry that is due, else the next open one.  ST_OK, ST_NOT_FOUND: none now, ST_SYSTEM. */
 static enum status peek_line(struct runner *r, struct job *j, uint64_t now_ns, struct line_ref *ret_line,
                              uint32_t *ret_tries, size_t *ret_retry)
@@ -444,7 +499,7 @@ static enum status peek_line(struct runner *r, struct job *j, uint64_t now_ns, s
         j->page_at = 0;
         j->exhausted = j->page_n == 0;
         if (j->page_n > 0)
-            j->cursor = j->page[j->page_n - 1].number;
+            order_page(j);
     }
     if (j->page_at == j->page_n)
         return ST_NOT_FOUND;
@@ -555,6 +610,10 @@ static void drain(struct runner *r, struct job *j, uint64_t now_ns)
         if (st != ST_OK)
             return;
     }
+    if (j->row.n_held > 0 && is_quiet(j) && runner_release(r, j) != ST_OK) {
+        r->flush_not_before_ns = now_ns + RUNNER_DISK_PAUSE_MS * 1000000ull;
+        return;
+    }
     ending_error(j, &why);
     for (int i = 0; i < DRAIN_LINES && room_for_records(r) && is_ending(j); i++) {
         struct weir_line parsed = { 0 };
@@ -634,7 +693,7 @@ int runner_timeout_ms(const struct runner *r, uint64_t now_ns)
         bool more = j->page_at < j->page_n || !j->exhausted;
         if (j->row.deadline_ms != 0 && !is_ending(j))
             lower(&wait, now_ns + 1000000000, now_ns);
-        if (is_ending(j) && (more || j->n_retries > 0))
+        if (is_ending(j) && (more || j->n_retries > 0 || (j->row.n_held > 0 && is_quiet(j))))
             lower(&wait, r->flush_not_before_ns, now_ns);
         if (!r->link->up || is_ending(j))
             continue;

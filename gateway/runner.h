@@ -20,7 +20,8 @@
 
 enum {
     RUNNER_WINDOW_MAX = 2048,           /* lines flying at once */
-    RUNNER_PAGE = 64,                   /* open lines read from the store at once */
+    RUNNER_PAGE = 256,                  /* open lines read from the store at once, and fed in the order of their prefixes, */
+    RUNNER_PAGE_BYTES = 2 << 20,        /* or fewer when they are long */
     RUNNER_JOBS_MAX = 4096,             /* jobs that have not ended, all users */
     RUNNER_RECORDS_MAX = 4096,          /* records in memory; more are not made, by not feeding */
     RUNNER_RECORD_BYTES_MAX = 64 << 20,
@@ -88,6 +89,9 @@ struct job *runner_find(struct runner *r, int64_t seq);
 
 /* Begin to end a job: JOB_CANCELLING or JOB_EXPIRING, committed when it returns ST_OK.  Already so: ST_OK. */
 MUST_CHECK enum status runner_end(struct runner *r, struct job *j, enum job_state how);
+
+/* Run the held lines too: committed when it returns ST_OK.  ST_AGAIN: lines that were not held are still under way. */
+MUST_CHECK enum status runner_release(struct runner *r, struct job *j);
 
 /* Feed, commit, end what is to be ended.  Call in each turn of the loop, after pool_link_step(). */
 void runner_step(struct runner *r, uint64_t now_ns, int64_t real_ms);

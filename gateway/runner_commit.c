@@ -183,7 +183,14 @@ static enum status commit_records(struct runner *r)
         if (j->n_pending == 0)
             continue;
         struct job_row row = next_row(r, j);
+        struct usage more = { .answers = row.n_done - j->row.n_done,
+                              .errors = row.n_failed - j->row.n_failed,
+                              .prompt_tokens = row.prompt_tokens - j->row.prompt_tokens,
+                              .cached_tokens = row.cached_tokens - j->row.cached_tokens,
+                              .completion_tokens = row.completion_tokens - j->row.completion_tokens };
         st = job_store_save(r->store, &row);
+        if (st == ST_OK)
+            st = job_store_add_usage(r->store, row.user, usage_day(clock_real_ms()), &more);
     }
     if (st != ST_OK) {
         job_store_rollback(r->store);

@@ -415,6 +415,10 @@ void talk_deinit(struct talk *t)
     command_line_deinit(&t->line);
     free(t->command);
     free(t->text);
+    flat_deinit(&t->flat);
+    if (t->input.buffer != NULL)
+        close(t->input.fd);
+    line_scanner_deinit(&t->input);
     unpack_free(t->unpack);
     convert_free(t->convert);
     output_deinit(&t->out);

@@ -20,6 +20,8 @@
 
 #include "convert.h"
 #include "door.h"
+#include "flat.h"
+#include "line_scanner.h"
 #include "verb.h"
 
 enum {
@@ -81,6 +83,8 @@ struct talk {
     uint64_t since_ns;               /* a verb's own clock */
     bool ended;                      /* the job has ended */
     uint64_t output_bytes;           /* of the job: what may be streamed */
+    struct flat flat;                /* results --flat, --csv */
+    struct line_scanner input;       /* results --join: of the job's input */
     char *text;                      /* ask --json: the answer so far; results --ordered: places */
     size_t text_bytes, text_at;
 };

@@ -1,11 +1,14 @@
-/* user_command.c - `weir user add|remove|list`: the users file, changed under its lock.
+/* user_command.c - `weir user ...`: the users file, changed under its lock.
  *
  *   weir user add NAME [--key FILE]   make the user if new; add every key of FILE (authorized_keys lines; - is standard input)
  *   weir user remove NAME
+ *   weir user disable|enable NAME     a disabled user cannot log in, and is put out at once; jobs go on
+ *   weir user limit NAME [LIMIT=N...] set limits (0: the pool's default), or show them
  *   weir user list                    name, uid, keys with their fingerprints
  *
  * Works with the server running or not: jobs notices a changed file by itself.  Exit codes: 0, 2 usage, 3 not found, 4 refused. */
 #include <errno.h>
+#include <inttypes.h>
 #include <libssh/libssh.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,6 +114,107 @@ static int user_remove(const struct gateway_places *places, struct users *u, con
     return EXIT_OK;
 }
 
+/* The fields that `limit` may set. */
+static uint64_t *limit_field(struct user *u, const char *name, size_t n)
+{
+    const struct {
+        const char *name;
+        uint64_t *field;
+    } limits[] = { { "max-running", &u->max_running },     { "max-queued", &u->max_queued },
+                   { "max-job-lines", &u->max_job_lines }, { "max-job-bytes", &u->max_job_bytes },
+                   { "max-jobs", &u->max_jobs },           { "max-tokens-a-day", &u->max_tokens_a_day } };
+
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        if (strlen(limits[i].name) == n && memcmp(limits[i].name, name, n) == 0)
+            return limits[i].field;
+    }
+    return NULL;
+}
+
+/* A number, perhaps with K, M or G (of 1024 for bytes, of 1000 for everything else). */
+static bool parse_limit(const char *text, bool bytes, uint64_t *ret)
+{
+    uint64_t v = 0, unit = bytes ? 1024 : 1000;
+    const char *s = text;
+
+    for (; *s >= '0' && *s <= '9'; s++) {
+        if (__builtin_mul_overflow(v, (uint64_t)10, &v) || __builtin_add_overflow(v, (uint64_t)(*s - '0'), &v))
+            return false;
+    }
+    if (s == text)
+        return false;
+    int powers = *s == 'K' ? 1 : *s == 'M' ? 2 : *s == 'G' ? 3 : 0;
+    if (s[powers > 0] != '\0')
+        return false;
+    for (; powers > 0; powers--) {
+        if (__builtin_mul_overflow(v, unit, &v))
+            return false;
+    }
+    if (v > INT64_MAX)
+        return false;
+    *ret = v;
+    return true;
+}
+
+static enum status set_limit(struct user *u, const char *word, struct error *err)
+{
+    const char *equals = strchr(word, '=');
+    uint64_t *field = equals != NULL ? limit_field(u, word, (size_t)(equals - word)) : NULL;
+
+    if (field == NULL) {
+        error_set(err, ERR_INVALID_PARAMETER, "limit",
+                  "\"%.60s\" is no limit: max-running=, max-queued=, max-job-lines=, max-job-bytes=, max-jobs=, "
+                  "max-tokens-a-day=",
+                  word);
+        return ST_INVALID;
+    }
+    if (!parse_limit(equals + 1, field == &u->max_job_bytes, field)) {
+        error_set(err, ERR_INVALID_PARAMETER, "limit", "%.60s wants a number (K, M and G are understood; 0 is the default)",
+                  word);
+        return ST_INVALID;
+    }
+    return ST_OK;
+}
+
+static void print_limits(const struct user *u)
+{
+    printf("%s max-running=%" PRIu64 " max-queued=%" PRIu64 " max-job-lines=%" PRIu64 " max-job-bytes=%" PRIu64
+           " max-jobs=%" PRIu64 " max-tokens-a-day=%" PRIu64 "   (0: the pool's default)\n",
+           u->name, u->max_running, u->max_queued, u->max_job_lines, u->max_job_bytes, u->max_jobs,
+           u->max_tokens_a_day);
+}
+
+/* disable, enable, limit: what can be changed of a user who is there. */
+static int user_change(const struct config *c, const struct gateway_places *places, struct users *u, const char *what,
+                       const char *name)
+{
+    struct user *user = NULL;
+    struct error err;
+    enum status st = ST_OK;
+
+    for (uint32_t i = 0; i < u->n; i++) {
+        if (strcmp(u->list[i].name, name) == 0)
+            user = &u->list[i];
+    }
+    if (user == NULL) {
+        error_set(&err, ERR_NOT_FOUND, NULL, "there is no user \"%.60s\"", name);
+        return refuse(&err);
+    }
+    if (strcmp(what, "limit") != 0)
+        user->disabled = strcmp(what, "disable") == 0;
+    for (size_t i = 3; i < config_n_args(c) && st == ST_OK; i++)
+        st = set_limit(user, config_arg(c, i), &err);
+    if (st == ST_OK)
+        st = users_save(places->users_file, u, &err);
+    if (st != ST_OK)
+        return refuse(&err);
+    if (strcmp(what, "limit") == 0)
+        print_limits(user);
+    else
+        printf("user %s: %sd\n", name, what);
+    return EXIT_OK;
+}
+
 static void print_fingerprint(const struct user_key *key)
 {
     ssh_key public = NULL;
@@ -150,9 +254,13 @@ int user_command_run(const struct config *c, const struct gateway_places *places
     struct error err;
     int code;
 
-    if (what == NULL || config_n_args(c) != (list ? 2 : 3) ||
-        (!list && !add && strcmp(what, "remove") != 0)) {
-        fprintf(stderr, "usage: weir user add NAME [--key FILE] | remove NAME | list   [--state-dir DIR]\n");
+    bool limit = what != NULL && strcmp(what, "limit") == 0;
+    bool change = limit || (what != NULL && (strcmp(what, "disable") == 0 || strcmp(what, "enable") == 0));
+    bool counts = limit ? config_n_args(c) >= 3 : config_n_args(c) == (list ? 2 : 3);
+
+    if (what == NULL || !counts || (!list && !add && !change && strcmp(what, "remove") != 0)) {
+        fprintf(stderr, "usage: weir user add NAME [--key FILE] | remove NAME | disable NAME | enable NAME |\n"
+                        "                 limit NAME [LIMIT=N...] | list   [--state-dir DIR]\n");
         return EXIT_USAGE;
     }
     int lock = list ? -1 : lock_users(places, &err);
@@ -162,6 +270,8 @@ int user_command_run(const struct config *c, const struct gateway_places *places
         code = refuse(&err);
     else if (list)
         code = user_list(&u);
+    else if (change)
+        code = user_change(c, places, &u, what, name);
     else
         code = add ? user_add(c, places, &u, name) : user_remove(places, &u, name);
     users_deinit(&u);

@@ -42,6 +42,13 @@ static const struct {
     [OPT_TEMPLATE] = { "template", "TEMPLATE",
                        "the input is CSV or JSON lines; make each prompt of its columns: 'Translate: {text}'",
                        TYPE_TEXT, 32 << 10 },
+    [OPT_TRY] = { "try", "N", "answer N lines, chosen at random, and hold the rest until `release`", TYPE_COUNT,
+                  JOB_LINES_MAX },
+    [OPT_STATE] = { "state", "STATE", "only jobs in this state (in_progress, completed, failed, ...)", TYPE_TEXT,
+                    32 },
+    [OPT_FLAT] = { "flat", NULL, "one short object a line: id, text, finish_reason, tokens", TYPE_FLAG, 0 },
+    [OPT_CSV] = { "csv", NULL, "the same as CSV, with a header", TYPE_FLAG, 0 },
+    [OPT_JOIN] = { "join", NULL, "with --flat or --csv: the input's columns too", TYPE_FLAG, 0 },
     [OPT_CHAT] = { "chat", NULL, "with --text or --template: each prompt is a message to the model", TYPE_FLAG,
                    0 },
 };
@@ -50,7 +57,7 @@ static const struct {
 
 static const unsigned job_options = BIT(OPT_JSON) | BIT(OPT_NAME) | BIT(OPT_KEY) | BIT(OPT_MODEL) |
                                     BIT(OPT_MAX_TOKENS) | BIT(OPT_PRIORITY) | BIT(OPT_DEADLINE) | BIT(OPT_TEXT) |
-                                    BIT(OPT_TEMPLATE) | BIT(OPT_CHAT);
+                                    BIT(OPT_TEMPLATE) | BIT(OPT_CHAT) | BIT(OPT_TRY);
 
 static const struct verb *verb_table(void)
 {
@@ -81,13 +88,13 @@ static const struct verb *verb_table(void)
           "If the connection ends the job goes on: `results JOB --follow` takes up the answers again.\n" },
         { VERB_STATUS, "status", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
           "how far a job is; without JOB the last one", NULL },
-        { VERB_LIST, "list", "", 0, 0, BIT(OPT_JSON) | BIT(OPT_ALL), STDIN_NONE, "your jobs, newest first",
+        { VERB_LIST, "list", "", 0, 0, BIT(OPT_JSON) | BIT(OPT_ALL) | BIT(OPT_STATE), STDIN_NONE, "your jobs, newest first",
           NULL },
         { VERB_WATCH, "watch", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
           "follow a job's progress until it has ended", NULL },
         { VERB_WAIT, "wait", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
           "wait for a job's end, silently; the exit code tells it", NULL },
-        { VERB_RESULTS, "results", "[JOB]", 0, 1, BIT(OPT_JSON) | BIT(OPT_FOLLOW) | BIT(OPT_ORDERED),
+        { VERB_RESULTS, "results", "[JOB]", 0, 1, BIT(OPT_JSON) | BIT(OPT_FOLLOW) | BIT(OPT_ORDERED) | BIT(OPT_FLAT) | BIT(OPT_CSV) | BIT(OPT_JOIN),
           STDIN_NONE, "print the answers there are", NULL },
         { VERB_ERRORS, "errors", "[JOB]", 0, 1, BIT(OPT_JSON) | BIT(OPT_FOLLOW), STDIN_NONE,
           "print the lines that failed, and why", NULL },
@@ -95,6 +102,17 @@ static const struct verb *verb_table(void)
           "end a job; answers there are stay, lines left become errors", NULL },
         { VERB_DELETE, "delete", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE, "remove an ended job with its files",
           NULL },
+        { VERB_RETRY, "retry", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE,
+          "run the failed lines of an ended job again",
+          "Answers that are there stay; its errors of before are forgotten, its deadline too.\n" },
+        { VERB_RELEASE, "release", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE,
+          "run the lines that `submit --try N` has held back", NULL },
+        { VERB_USAGE, "usage", "", 0, 0, BIT(OPT_JSON), STDIN_NONE,
+          "your tokens and jobs, today and this month (UTC)", NULL },
+        { VERB_KEYS, "keys", "[list | add 'KEY' | remove FINGERPRINT]", 0, 2, BIT(OPT_JSON), STDIN_NONE,
+          "the ssh keys that let you in",
+          "  ssh box keys add \"'$(cat new_key.pub)'\"\n"
+          "  ssh box keys remove SHA256:...             the last one stays\n" },
         { VERB_MODELS, "models", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the models served here", NULL },
         { VERB_POOL, "pool", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the state of the pool", NULL },
         { VERB_TOKENIZE, "tokenize", "[TEXT...]", 0, COMMAND_WORDS_MAX, BIT(OPT_JSON) | BIT(OPT_MODEL) | BIT(OPT_SPECIAL),

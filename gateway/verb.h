@@ -44,6 +44,11 @@ enum verb_option {
     OPT_TEXT,
     OPT_TEMPLATE,
     OPT_CHAT,
+    OPT_TRY,
+    OPT_STATE,
+    OPT_FLAT,
+    OPT_CSV,
+    OPT_JOIN,
     OPT_COUNT
 };
 
@@ -61,6 +66,10 @@ enum verb_id {
     VERB_ERRORS,
     VERB_CANCEL,
     VERB_DELETE,
+    VERB_RETRY,
+    VERB_RELEASE,
+    VERB_USAGE,
+    VERB_KEYS,
     VERB_MODELS,
     VERB_POOL,
     VERB_TOKENIZE,

@@ -10,6 +10,8 @@ const struct verb_handler *verb_handler_of(enum verb_id id)
         [VERB_LIST] = &verb_list_handler,      [VERB_WATCH] = &verb_watch_handler,
         [VERB_WAIT] = &verb_wait_handler,      [VERB_RESULTS] = &verb_results_handler,
         [VERB_ERRORS] = &verb_results_handler, [VERB_CANCEL] = &verb_change_handler,
+        [VERB_RETRY] = &verb_change_handler,   [VERB_RELEASE] = &verb_change_handler,
+        [VERB_USAGE] = &verb_usage_handler,    [VERB_KEYS] = &verb_keys_handler,
         [VERB_DELETE] = &verb_change_handler,  [VERB_MODELS] = &verb_pool_handler,
         [VERB_POOL] = &verb_pool_handler,      [VERB_TOKENIZE] = &verb_tokenize_handler,
         [VERB_WHOAMI] = &verb_whoami_handler,  [VERB_VERSION] = &verb_version_handler,

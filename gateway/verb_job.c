@@ -133,6 +133,9 @@ void job_print_progress(struct talk *t, const json_t *job)
     talk_print(t, ", %s", string_of(job, "status"));
     if (eta > 0 && !job_has_ended(job))
         talk_print(t, ", about %" JSON_INTEGER_FORMAT " s left", eta);
+    json_int_t held = json_integer_value(json_object_get(job, "held"));
+    if (held > 0 && !job_has_ended(job))
+        talk_print(t, ", %" JSON_INTEGER_FORMAT " held: `release %s` runs them", held, string_of(job, "id"));
     if (string_of(job, "note")[0] != '\0') {
         talk_print(t, " (");
         talk_print_safe(t, string_of(job, "note"), 0);
@@ -192,7 +195,12 @@ static void start_status(struct talk *t)
 
 static void start_change(struct talk *t)
 {
-    ask_job(t, t->call.verb->id == VERB_CANCEL ? DOOR_CANCEL : DOOR_DELETE);
+    enum verb_id id = t->call.verb->id;
+
+    ask_job(t, id == VERB_CANCEL    ? DOOR_CANCEL
+               : id == VERB_RETRY   ? DOOR_RETRY
+               : id == VERB_RELEASE ? DOOR_RELEASE
+                                    : DOOR_DELETE);
 }
 
 static void job_reply(struct talk *t, struct door_reader *r, int fd)
@@ -205,7 +213,7 @@ static void job_reply(struct talk *t, struct door_reader *r, int fd)
         print_json(t, job);
     } else if (t->call.verb->id == VERB_DELETE) {
         talk_print(t, "%s deleted\n", string_of(job, "id"));
-    } else if (t->call.verb->id == VERB_CANCEL) {
+    } else if (t->call.verb->id != VERB_STATUS) {
         job_print_progress(t, job);
         talk_print(t, "\n");
     } else {
@@ -224,12 +232,42 @@ static void start_list(struct talk *t)
     talk_ask(t, DOOR_LIST, &w, -1);
 }
 
+/* --state: a state as in the OpenAI API; one that is none is a mistake, not an empty list. */
+static bool keep_state(struct talk *t, json_t *list)
+{
+    static const char *const states[] = { "validating", "in_progress", "finalizing", "cancelling",
+                                          "completed",  "cancelled",   "expired",    "failed" };
+    json_t *jobs = json_object_get(list, "jobs");
+    const char *wanted = t->call.text[OPT_STATE];
+    struct error err;
+    bool known = false;
+
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
+        known = known || strcmp(states[i], wanted) == 0;
+    if (!known) {
+        const char *near = verb_nearest(wanted, states, sizeof states / sizeof states[0]);
+        error_set(&err, ERR_INVALID_PARAMETER, "state", "there is no state \"%.30s\"%s%s", wanted,
+                  near != NULL ? "; did you mean " : "", near != NULL ? near : "");
+        talk_fail(t, &err);
+        return false;
+    }
+    for (size_t i = json_array_size(jobs); i > 0; i--) {
+        if (strcmp(string_of(json_array_get(jobs, i - 1), "status"), wanted) != 0)
+            json_array_remove(jobs, i - 1);
+    }
+    return true;
+}
+
 static void list_reply(struct talk *t, struct door_reader *r, int fd)
 {
     json_t *list = job_reply_json(t, r, fd);
 
     if (list == NULL)
         return;
+    if (t->call.has[OPT_STATE] && !keep_state(t, list)) {
+        json_decref(list);
+        return;
+    }
     if (t->call.has[OPT_JSON])
         print_json(t, list);
     else
@@ -324,40 +362,64 @@ static void watch_interrupt(struct talk *t)
 
 /* --- results, errors, and the second half of run ---------------------------------------------------- */
 
-enum stage { STAGE_OPENING = 10, STAGE_STREAMING, STAGE_WATCHING, STAGE_ORDERING, STAGE_ORDERED };
+enum stage { STAGE_OPENING = 10, STAGE_STREAMING, STAGE_WATCHING, STAGE_ORDERING, STAGE_INPUT, STAGE_ORDERED };
 
 static enum door_file file_of(const struct talk *t)
 {
     return t->call.verb->id == VERB_ERRORS ? DOOR_FILE_ERRORS : DOOR_FILE_OUTPUT;
 }
 
-static void ask_open(struct talk *t, const char *job)
+static void ask_file(struct talk *t, const char *job, enum door_file file)
 {
     uint8_t buffer[1024];
     struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
 
-    t->stage = STAGE_OPENING;
     door_put_str(&w, span_str(job));
-    door_put_u32(&w, file_of(t));
+    door_put_u32(&w, file);
     talk_ask(t, DOOR_OPEN, &w, -1);
+}
+
+static void ask_open(struct talk *t, const char *job)
+{
+    t->stage = STAGE_OPENING;
+    ask_file(t, job, file_of(t));
+}
+
+/* Answers by line, not as they came: --flat and --csv too, so that a table is in the order of its input. */
+static bool is_ordered(const struct talk *t)
+{
+    return t->call.has[OPT_ORDERED] || t->call.has[OPT_FLAT] || t->call.has[OPT_CSV];
+}
+
+static bool check_results_options(struct talk *t)
+{
+    const char *wrong = NULL;
+    struct error err;
+
+    if (is_ordered(t) && t->call.has[OPT_FOLLOW])
+        wrong = "--ordered, --flat and --csv need all answers, so they cannot --follow; `wait` for the job first";
+    else if (t->call.has[OPT_JOIN] && !t->call.has[OPT_FLAT] && !t->call.has[OPT_CSV])
+        wrong = "--join wants --flat or --csv";
+    else if (t->call.has[OPT_FLAT] && t->call.has[OPT_CSV])
+        wrong = "--flat and --csv cannot be had together";
+    if (wrong == NULL)
+        return true;
+    error_set(&err, ERR_INVALID_REQUEST, NULL, "%s", wrong);
+    talk_fail(t, &err);
+    return false;
 }
 
 static void start_results(struct talk *t)
 {
-    struct error both;
-
-    if (t->call.has[OPT_ORDERED] && t->call.has[OPT_FOLLOW]) {
-        error_set(&both, ERR_INVALID_REQUEST, "ordered",
-                  "--ordered needs all answers, so it cannot --follow; `wait` for the job first");
-        talk_fail(t, &both);
+    if (!check_results_options(t))
         return;
-    }
+    t->flat.form = t->call.has[OPT_CSV] ? FLAT_CSV : FLAT_JSON;
     snprintf(t->job, sizeof t->job, "%s", job_argument(t));
     if (strlen(job_argument(t)) >= sizeof t->job) {
         struct error err;
         error_set(&err, ERR_NOT_FOUND, NULL, "there is no job of that name");
         talk_fail(t, &err);
-    } else if (t->call.has[OPT_FOLLOW]) {
+    } else if (t->call.has[OPT_FOLLOW] || is_ordered(t)) { /* several questions about one job: not about "last" */
         ask_watch(t, t->job, 0, 0); /* learn the id first */
         t->stage = STAGE_WATCHING;
     } else {
@@ -401,7 +463,7 @@ static void on_opened(struct talk *t, struct door_reader *r, int fd)
         return;
     }
     t->output_bytes = bytes;
-    if (t->call.has[OPT_ORDERED]) {
+    if (is_ordered(t)) {
         close(stream);
         ask_order(t);
         return;
@@ -419,8 +481,69 @@ static void on_ordered(struct talk *t, int fd)
         internal_failure(t, "the job store gave an answer that cannot be read");
         return;
     }
+    if (t->call.has[OPT_JOIN]) {
+        t->stage = STAGE_INPUT;
+        ask_file(t, t->job, DOOR_FILE_INPUT);
+        return;
+    }
     t->stage = STAGE_ORDERED;
     t->drained_due = true;
+}
+
+/* --join: the job's input, read along with the answers, which are in the same order. */
+static void on_input(struct talk *t, int fd)
+{
+    int own = fd >= 0 ? dup(fd) : -1;
+
+    if (own < 0 || line_scanner_init(&t->input, own) != ST_OK) {
+        if (own >= 0)
+            close(own);
+        internal_failure(t, "the job store gave a file that cannot be read");
+        return;
+    }
+    t->stage = STAGE_ORDERED;
+    t->drained_due = true;
+}
+
+/* The input line of that number; the numbers only grow. */
+static enum status input_line(struct talk *t, uint32_t number, struct span *ret_text)
+{
+    struct scanned_line line;
+
+    do {
+        enum status st = line_scanner_next(&t->input, &line);
+        if (st != ST_OK)
+            return st;
+    } while (line.number < number);
+    *ret_text = line.text;
+    return ST_OK;
+}
+
+static void print_answer(struct talk *t, const char *line, const struct door_place *place)
+{
+    struct span input = span_of("", 0);
+    struct error err;
+    char *text = NULL;
+    size_t bytes = 0;
+
+    if (!t->call.has[OPT_FLAT] && !t->call.has[OPT_CSV]) {
+        talk_write(t, span_of(line, place->bytes));
+        return;
+    }
+    FILE *to = open_memstream(&text, &bytes);
+    error_set(&err, ERR_INTERNAL, NULL, "the input or an answer of the job cannot be read");
+    enum status st = to != NULL ? ST_OK : ST_NOMEM;
+    if (st == ST_OK && t->call.has[OPT_JOIN])
+        st = input_line(t, place->line, &input);
+    if (st == ST_OK)
+        st = flat_write(&t->flat, span_of(line, place->bytes), input, place->line, to, &err);
+    if (to != NULL && fclose(to) != 0)
+        st = ST_NOMEM;
+    if (st == ST_OK)
+        talk_write(t, span_of(text, bytes));
+    else
+        talk_fail(t, &err);
+    free(text);
 }
 
 /* Copy some more answers, in order, into the output. */
@@ -429,7 +552,7 @@ static void send_ordered(struct talk *t)
     char *line = NULL;
     size_t sent = 0;
 
-    while (t->text_at < t->text_bytes && sent < STREAM_CHUNK_BYTES) {
+    while (t->text_at < t->text_bytes && sent < STREAM_CHUNK_BYTES && !t->finished) {
         struct door_place place;
         memcpy(&place, t->text + t->text_at, sizeof place);
         t->text_at += sizeof place;
@@ -441,7 +564,7 @@ static void send_ordered(struct talk *t)
             return;
         }
         line = bigger;
-        talk_write(t, span_of(line, place.bytes));
+        print_answer(t, line, &place);
         sent += place.bytes;
     }
     free(line);
@@ -517,6 +640,8 @@ void job_stream_reply(struct talk *t, struct door_reader *r, int fd)
         on_opened(t, r, fd);
     else if (t->stage == STAGE_ORDERING)
         on_ordered(t, fd);
+    else if (t->stage == STAGE_INPUT)
+        on_input(t, fd);
     else
         on_watched(t, r, fd);
 }

@@ -63,7 +63,8 @@ static void start_submit(struct talk *t)
                             .model = option_text(t, OPT_MODEL),
                             .max_tokens = (uint32_t)t->call.number[OPT_MAX_TOKENS],
                             .priority = (uint32_t)t->call.number[OPT_PRIORITY],
-                            .deadline_ms = t->call.number[OPT_DEADLINE]};
+                            .deadline_ms = t->call.number[OPT_DEADLINE],
+                            .try_lines = (uint32_t)t->call.number[OPT_TRY]};
 
     if (!prepare_input(t))
         return;

@@ -303,6 +303,20 @@ def test_users_share_the_window():
         rig.ssh("wait " + big)
 
 
+def test_lines_with_one_prefix_are_fed_together():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        stems = ["".join(random.choice("abcdefgh ") for _ in range(500)) for _ in range(8)]
+        lines = [{"id": "n%d" % n, "prompt": stems[random.randrange(8)] + " question %d" % n} for n in range(1000)]
+        job = rig.submit(lines)
+        rig.ok("wait " + job)
+        check_once(rig, job, [x["id"] for x in lines])
+        fed = [json.loads(x)["prompt"][:500] for x in open(rig.path("broker.log"))]
+        changes = sum(a != b for a, b in zip(fed, fed[1:]))
+        check(changes <= 8 * 4, "changes of prefix; in the order of the file it would be nearly 900:", changes)
+
+
 def test_the_id_is_on_disk_when_it_is_printed():
     with Rig() as rig:
         rig.add_user("alice")

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <sqlite3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -81,6 +82,8 @@ static void a_row_comes_back_whole(void **state)
     row.completion_tokens = 7;
     row.output_bytes = 8;
     row.errors_bytes = 9;
+    row.n_held = 13;
+    row.deadline_ms = 14;
     row.started_ms = 10;
     row.ended_ms = 11;
     snprintf(row.error, sizeof row.error, "why");
@@ -237,6 +240,93 @@ static void lines_against_a_table(void **state)
     }
     assert_int_equal(at, n);
     free(places);
+}
+
+static size_t open_lines(int64_t seq)
+{
+    struct line_ref lines[64];
+    size_t n = 0;
+
+    assert_int_equal(job_store_open_lines(store, seq, 0, lines, 64, &n), ST_OK);
+    return n;
+}
+
+static void held_and_failed_lines_are_opened_again(void **state)
+{
+    struct job_row a = add("alice", "", ""), b = add("alice", "", "");
+    uint64_t held = 0;
+
+    (void)state;
+    for (uint32_t i = 1; i <= 40; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "%u", i);
+        add_line(a.seq, i, id);
+        add_line(b.seq, i, id);
+    }
+    assert_int_equal(job_store_hold_lines(store, a.seq, 50, &held), ST_OK);
+    assert_int_equal(held, 0);
+    assert_int_equal(job_store_line_done(store, a.seq, 1, LINE_ANSWERED, 0, 1), ST_OK);
+    assert_int_equal(job_store_line_done(store, a.seq, 2, LINE_FAILED, 0, 1), ST_OK);
+    assert_int_equal(job_store_hold_lines(store, a.seq, 5, &held), ST_OK);
+    assert_int_equal(held, 33);
+    assert_int_equal(open_lines(a.seq), 5);
+    assert_int_equal(open_lines(b.seq), 40);
+    assert_int_equal(job_store_reopen_lines(store, a.seq, LINE_HELD), ST_OK);
+    assert_int_equal(open_lines(a.seq), 38);
+    assert_int_equal(job_store_reopen_lines(store, a.seq, LINE_FAILED), ST_OK);
+    assert_int_equal(open_lines(a.seq), 39);
+    assert_int_equal(job_store_line_done(store, a.seq, 2, LINE_ANSWERED, 5, 6), ST_OK);
+    assert_int_equal(job_store_line_done(store, a.seq, 1, LINE_ANSWERED, 5, 6), ST_CORRUPT);
+}
+
+static void usage_adds_up_by_day(void **state)
+{
+    uint64_t table[40] = { 0 };
+    struct usage got;
+
+    (void)state;
+    for (uint64_t op = 0; op < random_ops(); op++) {
+        uint32_t day = random_below(&dice, 40), n = random_below(&dice, 1000);
+        const struct usage more = { .jobs = 1, .questions = 2, .answers = n, .errors = 3, .prompt_tokens = 2 * n,
+                                    .cached_tokens = 4, .completion_tokens = 5 };
+        assert_int_equal(job_store_add_usage(store, "alice", day, &more), ST_OK);
+        assert_int_equal(job_store_add_usage(store, "bob", day, &more), ST_OK);
+        table[day] += n;
+    }
+    reopen();
+    for (int64_t since = 0; since <= 40; since++) {
+        uint64_t wanted = 0;
+        for (int64_t day = since; day < 40; day++)
+            wanted += table[day];
+        assert_int_equal(job_store_usage(store, "alice", since, &got), ST_OK);
+        assert_int_equal(got.answers, wanted);
+        assert_int_equal(got.prompt_tokens, 2 * wanted);
+    }
+    assert_int_equal(job_store_usage(store, "carol", 0, &got), ST_OK);
+    assert_int_equal(got.jobs, 0);
+    assert_int_equal(usage_month(951782400000), usage_day(951782400000) - 28); /* 29 February 2000 */
+    assert_int_equal(usage_month(951868800000), usage_day(951868800000));      /* the day after */
+}
+
+static void a_store_of_the_format_before_is_taken_over(void **state)
+{
+    struct job_row a = add("alice", "night", ""), back;
+    struct usage got;
+    sqlite3 *db = NULL;
+
+    (void)state;
+    job_store_close(store);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN n_held; DROP TABLE usage; PRAGMA user_version=1;",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(job_store_open(path, &store, &err), ST_OK);
+    assert_int_equal(job_store_by_seq(store, a.seq, &back), ST_OK);
+    assert_string_equal(back.name, "night");
+    assert_int_equal(back.n_held, 0);
+    assert_int_equal(job_store_usage(store, "alice", 0, &got), ST_OK);
+    reopen();
 }
 
 static unsigned removed;
@@ -429,6 +519,9 @@ int main(int argc, char **argv)
         T(a_custom_id_twice_names_the_first_line),
         T(a_line_is_done_once),
         T(lines_against_a_table),
+        T(held_and_failed_lines_are_opened_again),
+        T(usage_adds_up_by_day),
+        T(a_store_of_the_format_before_is_taken_over),
         T(deleted_jobs_are_swept_in_pieces),
         T(listing),
         T(a_file_that_is_not_ours_is_refused),

@@ -1,0 +1,228 @@
+#!/usr/bin/python3
+"""Verbs beyond submit and results: retry, try and release, usage, keys, tables of answers, limits; over the real ssh client."""
+import csv
+import io
+import os
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from gateway_rig import Rig, check, check_eq, check_once, lines_of, run_tests, wait_until  # noqa: E402
+
+
+def test_retry_runs_the_failed_lines_and_no_others():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        ids = ["n%d" % n for n in range(50)]
+        lines = [{"id": i, "prompt": ("!fail invalid_request " if n % 10 == 3 else "fine ") + i} for n, i in enumerate(ids)]
+        job = rig.submit(lines)
+        check_eq(rig.ssh("wait " + job).returncode, 1, "five fail")
+        check_eq(rig.ssh("retry nothing").returncode, 3, "no such job")
+        asked = sum(1 for _ in open(rig.path("broker.log")))
+        again = rig.json("retry --json " + job)
+        check_eq((again["status"], again["request_counts"]), ("in_progress", {"total": 50, "completed": 45, "failed": 0}), "reopened")
+        check_eq(rig.ssh("wait " + job).returncode, 1, "they fail again")
+        answers, errors = check_once(rig, job, ids)
+        check_eq((len(answers), len(errors)), (45, 5), "counts")
+        check_eq(sum(1 for _ in open(rig.path("broker.log"))) - asked, 5, "only these were asked")
+        good = rig.submit([{"prompt": "x"}])
+        rig.ok("wait " + good)
+        check_eq(rig.ssh("retry " + good).returncode, 4, "nothing to retry")
+
+
+def test_retry_takes_up_a_cancelled_job():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        ids = ["n%d" % n for n in range(300)]
+        job = rig.submit([{"id": i, "prompt": "!slow 400 " + i} for i in ids])
+        check_eq(rig.ssh("retry " + job).returncode, 4, "it has not ended")
+        rig.ok("cancel " + job)
+        check_eq(rig.ssh("wait " + job).returncode, 6, "cancelled")
+        check_once(rig, job, ids)
+        rig.ok("retry " + job)
+        os.kill(rig.children("jobs-process")[0], signal.SIGKILL)
+        wait_until(lambda: rig.children("jobs-process") and rig.ssh("version").returncode == 0, 10, "logins work again")
+        check_eq(rig.ssh("wait " + job).returncode, 0, "all answered")
+        answers, errors = check_once(rig, job, ids)
+        check_eq((len(answers), len(errors)), (300, 0), "counts")
+
+
+def test_try_holds_the_rest_until_release():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        ids = ["n%d" % n for n in range(400)]
+        lines = [{"id": i, "prompt": i} for i in ids]
+        job = rig.submit(lines, "--try 7")
+        check_eq(rig.ssh("wait " + job).returncode, 0, "wait ends when the tried lines are answered")
+        status = rig.json("status --json " + job)
+        check_eq((status["status"], status["held"], status["request_counts"]["completed"]), ("in_progress", 393, 7), "held")
+        check(b"release " + job.encode() in rig.ok("status " + job), "status says how to go on")
+        check_eq(len(lines_of(rig.ok("results " + job))), 7, "answers of the try")
+        check(sorted(x["custom_id"] for x in lines_of(rig.ok("results " + job))) != ids[:7], "chosen at random")
+        rig.stop()
+        rig.start()
+        check_eq(rig.json("status --json " + job)["held"], 393, "held over a restart")
+        rig.ok("release " + job)
+        check_eq(rig.ssh("release " + job).returncode, 4, "once")
+        check_eq(rig.ssh("wait " + job).returncode, 0, "wait")
+        answers, _ = check_once(rig, job, ids)
+        check_eq(len(answers), 400, "all of them")
+        job = rig.submit(lines, "--try 3")
+        rig.ok("wait " + job)
+        rig.ok("cancel " + job)
+        check_eq(rig.ssh("wait " + job).returncode, 6, "cancel answers held lines too")
+        check_once(rig, job, ids)
+        job = rig.submit([{"id": i, "prompt": "!slow 300 " + i} for i in ids], "--try 300")
+        check_eq(rig.ssh("release " + job).returncode, 4, "not while lines are tried")
+        rig.ok("cancel " + job)
+        check_eq(rig.ssh("wait " + job).returncode, 6, "cancelled in the middle of the try")
+        check_once(rig, job, ids)
+
+
+def test_usage_counts_what_was_used():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.add_user("bob")
+        rig.start()
+        job = rig.submit([{"prompt": "a b"}, {"prompt": "c"}, {"prompt": 7}])
+        rig.ssh("wait " + job)
+        rig.ok("ask 'one two three'")
+        rig.ok("delete " + job)
+        usage = rig.json("usage --json")
+        wanted = {"jobs": 1, "questions": 1, "answers": 2, "errors": 1, "prompt_tokens": 9, "cached_tokens": 3, "completion_tokens": 9}
+        check_eq(usage["today"], wanted, "today, also when the job is deleted")
+        check_eq(usage["month"], wanted, "this month")
+        check_eq(rig.json("usage --json", user="bob")["today"]["jobs"], 0, "bob's is bob's")
+        check(b"tokens read" in rig.ok("usage"), "for people")
+
+
+def test_limits_are_set_and_named():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        out = rig.user("limit", "alice", "max-tokens-a-day=5", "max-job-lines=10", "max-job-bytes=1K")
+        check_eq(out.returncode, 0, out.stderr)
+        check(b"max-tokens-a-day=5 " in out.stdout and b"max-job-bytes=1024 " in out.stdout, out.stdout)
+        for words in [["nobody", "max-jobs=1"], ["alice", "max-jobs=x"], ["alice", "max-jbos=1"], ["alice", "max-jobs=99999999999999999999"]]:
+            check(rig.user("limit", *words).returncode in (3, 4), words)
+        check(b"max-job-lines" in rig.user("limit", "alice").stdout, "shown")
+        out = rig.ssh("submit", '{"prompt":"x"}\n' * 11)
+        check_eq(out.returncode, 4, "lines")
+        job = rig.submit([{"prompt": "a b c d e f"}])
+        rig.ok("wait " + job)
+        out = rig.ssh("submit", '{"prompt":"x"}\n')
+        check(out.returncode == 4 and b"max-tokens-a-day" in out.stderr, "tokens a day", out.stderr)
+        out = rig.ssh("ask hello")
+        check(out.returncode == 4 and b"max-tokens-a-day" in out.stderr, "also for questions", out.stderr)
+        check_eq(rig.user("limit", "alice", "max-tokens-a-day=0").returncode, 0, "taken away again")
+        rig.ok("ask hello")
+
+
+def test_a_disabled_user_is_put_out_and_comes_back():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        rig.ok("version")
+        check_eq(rig.user("disable", "alice").returncode, 0, "disable")
+        check_eq(rig.ssh("version").returncode, 255, "no login")
+        check_eq(rig.user("enable", "alice").returncode, 0, "enable")
+        rig.ok("version")
+        check_eq(rig.user("disable", "nobody").returncode, 3, "no such user")
+        check_eq(rig.user("disable").returncode, 2, "usage")
+
+
+def test_keys_of_ones_own():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.add_user("bob")
+        rig.start()
+        second = rig.make_key("second", "rsa", 2048)
+        with open(second + ".pub") as f:
+            line = f.read().strip()
+        first = rig.json("keys --json")["keys"]
+        check_eq(len(first), 1, "one key")
+        shown = subprocess.run(["ssh-keygen", "-lf", rig.path("alice.pub")], capture_output=True, check=True).stdout.split()[1].decode()
+        check_eq(first[0]["fingerprint"], shown, "the fingerprint that ssh-keygen shows")
+        check_eq(rig.ssh("version", user="second").returncode, 255, "not yet")
+        rig.ok("keys add '%s'" % line)
+        check_eq(rig.json("whoami --json", user="second")["user"], "alice", "in with the new key")
+        out = rig.ssh("keys add '%s'" % line, user="bob")
+        check(out.returncode == 4 and b"alice" not in out.stderr, "somebody else's", out.stderr)
+        for bad in ["ssh-ed25519 AAAA x", "hello", "ssh-ed25519", 'from="10.0.0.1" ' + line, line + "\nuid = 0", ""]:
+            out = rig.ssh("keys add '%s'" % bad)
+            check(out.returncode in (2, 4), "bad key", repr(bad), out.returncode)
+        with open(os.path.join(rig.state, "users")) as f:
+            check("uid" not in f.read(), "nothing else was written")
+        rig.ok("keys remove " + shown)
+        check_eq(rig.ssh("version").returncode, 255, "the old key is out")
+        last = rig.json("keys --json", user="second")["keys"][0]["fingerprint"]
+        check_eq(rig.ssh("keys remove " + last, user="second").returncode, 4, "the last key stays")
+        check_eq(rig.ssh("keys remove SHA256:nothing", user="second").returncode, 3, "no such key")
+
+
+def test_restricted_keys_are_the_administrators():
+    with Rig() as rig:
+        rig.add_user("alice")
+        with open(os.path.join(rig.state, "users")) as f:
+            text = f.read().replace("key = ", 'key = from="127.0.0.1" ')
+        with open(os.path.join(rig.state, "users"), "w") as f:
+            f.write(text)
+        rig.start()
+        with open(rig.make_key("free") + ".pub") as f:
+            line = f.read().strip()
+        out = rig.ssh("keys add '%s'" % line)
+        check(out.returncode == 4 and b"restrictions" in out.stderr, out.returncode, out.stderr)
+
+
+def test_list_by_state():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        done = rig.submit([{"prompt": "x"}])
+        rig.ok("wait " + done)
+        running = rig.submit([{"prompt": "!hold"}])
+        check_eq([x["id"] for x in rig.json("list --json --state completed")["jobs"]], [done], "completed")
+        check_eq([x["id"] for x in rig.json("list --json --all --state in_progress")["jobs"]], [running], "in progress")
+        check_eq(rig.json("list --json --state failed")["jobs"], [], "failed")
+        out = rig.ssh("list --state complete")
+        check(out.returncode == 4 and b"completed" in out.stderr, "a word that is none", out.stderr)
+        rig.ok("cancel " + running)
+
+
+def test_flat_csv_and_join():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.broker_args = ["--delay-ms", "1"]
+        rig.start()
+        rows = [{"id": "r%d" % n, "text": 'a "%d",\nb' % n, "tag": " t%d" % n} for n in range(200)]
+        out = io.StringIO()
+        table = csv.DictWriter(out, ["id", "text", "tag"])
+        table.writeheader()
+        table.writerows(rows)
+        job = rig.submit(out.getvalue(), "--template 'Say {text}'")
+        rig.ok("wait " + job)
+        flat = lines_of(rig.ok("results --flat " + job))
+        check_eq([x["id"] for x in flat], [x["id"] for x in rows], "in the order of the input")
+        check_eq(flat[7], {"id": "r7", "choice": 0, "text": "echo: Say " + rows[7]["text"], "finish_reason": "stop",
+                           "prompt_tokens": flat[7]["prompt_tokens"], "completion_tokens": flat[7]["completion_tokens"]}, "flat")
+        got = list(csv.DictReader(io.StringIO(rig.ok("results --csv --join " + job).decode(), newline="")))
+        check_eq([{k: x[k] for k in ("id", "text", "tag")} for x in got], rows, "the input's columns come back")
+        check(all(x["answer_text"] == "echo: Say " + x["text"] and x["answer_id"] == x["id"] for x in got), "beside their answers")
+        joined = lines_of(rig.ok("results --flat --join"))
+        check_eq(joined[3]["tag"], rows[3]["tag"], "joined objects; also of the last job")
+        for wrong in ["--join", "--flat --csv", "--flat --follow", "--csv --follow"]:
+            check_eq(rig.ssh("results %s %s" % (wrong, job)).returncode, 4, wrong)
+        plain = rig.submit([{"id": "a", "prompt": "x"}, {"id": "b", "prompt": "y", "max_tokens": 3}])
+        rig.ok("wait " + plain)
+        out = rig.ssh("results --csv --join " + plain)
+        check(out.returncode == 4 and b"line 2" in out.stderr, "columns that differ are named", out.stderr)
+        check_eq([(x["prompt"], x["answer_text"]) for x in lines_of(rig.ok("results --flat --join " + plain))],
+                 [("x", "echo: x"), ("y", "echo: y")], "job lines joined")
+
+
+if __name__ == "__main__":
+    run_tests([f for n, f in sorted(globals().items()) if n.startswith("test_")])
