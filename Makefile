@@ -19,6 +19,7 @@ endif
 SAN    ?=
 B      ?= build$(if $(SAN),/$(SAN))
 PREFIX ?= /usr/local
+JOBS   ?= $(shell nproc)
 
 ifeq ($(V),)
 Q = @printf '  %-5s %s\n' $(1) $@;
@@ -130,7 +131,7 @@ tests: $(UNIT) $(EMU_TESTS) $(if $(SAN),,$(B)/gpu_check $(B)/emulation/libweir_c
 
 test:
 	@tools/deps.sh test
-	@$(MAKE) --no-print-directory all tests
+	@$(MAKE) -j$(JOBS) --no-print-directory all tests
 	@tests/all.sh $(B)
 
 test-long:
@@ -147,7 +148,7 @@ deps:
 
 demo try:
 	@tools/deps.sh demo
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) -j$(JOBS) --no-print-directory all
 	@model=$$(tools/fetch-model.sh smollm2) && tools/demo.sh $@ "$$model"
 
 install: all $(B)/libweir.a
