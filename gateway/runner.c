@@ -517,9 +517,14 @@ static void take_line(struct job *j, size_t retry)
         j->retries[retry] = j->retries[--j->n_retries];
 }
 
+static uint32_t priority_of(const struct job *j)
+{
+    return j->row.priority == 0 ? 2 : j->row.priority;
+}
+
 static struct turn turn_of(const struct runner *r, const struct job *job)
 {
-    struct turn turn = { .priority = job->row.priority == 0 ? 2 : job->row.priority, .seq = job->row.seq };
+    struct turn turn = { .priority = priority_of(job), .seq = job->row.seq };
 
     for (const struct job *j = r->jobs; j != NULL; j = j->next) {
         if (strcmp(j->row.user, job->row.user) != 0)
@@ -531,48 +536,66 @@ static struct turn turn_of(const struct runner *r, const struct job *job)
     return turn;
 }
 
-/* Files open, started, not ending, something to send? */
-static bool can_feed(struct runner *r, struct job *j, uint64_t now_ns)
+/* Started, not ending, and as far as is known without the disk something to send? */
+static bool can_feed(const struct job *j, uint64_t now_ns)
 {
+    if (j->row.state != JOB_IN_PROGRESS)
+        return false;
+    for (size_t i = 0; i < j->n_retries; i++) {
+        if (j->retries[i].due_ns <= now_ns)
+            return true;
+    }
+    return j->page_at < j->page_n || !j->exhausted;
+}
+
+/* Of two jobs of one user, the list being in the order of their age. */
+static bool comes_first(const struct job *later, const struct job *earlier)
+{
+    return priority_of(later) > priority_of(earlier);
+}
+
+/* Whose turn it is: each user stands with one job, so a hundred jobs of one do not hide that of another.  NULL: nobody has anything. */
+static struct job *whose_turn(const struct runner *r, uint64_t now_ns)
+{
+    static struct turn turns[RUNNER_JOBS_MAX]; /* this process has one runner and one thread */
+    static struct job *candidates[RUNNER_JOBS_MAX];
+    size_t n = 0;
+
+    for (struct job *j = r->jobs; j != NULL; j = j->next) {
+        size_t at = 0;
+        while (at < n && strcmp(candidates[at]->row.user, j->row.user) != 0)
+            at++;
+        if ((at < n && !comes_first(j, candidates[at])) || !can_feed(j, now_ns))
+            continue;
+        n += at == n;
+        candidates[at] = j;
+    }
+    for (size_t i = 0; i < n; i++)
+        turns[i] = turn_of(r, candidates[i]);
+    return n > 0 ? candidates[turns_pick(turns, n)] : NULL;
+}
+
+/* Feed one line of whoever's turn it is.  false: nothing to feed, or no room. */
+static bool feed_one(struct runner *r, uint64_t now_ns)
+{
+    struct job *j = whose_turn(r, now_ns);
+    char why[JOB_ERROR_BYTES];
     struct line_ref line;
     uint32_t tries;
     size_t retry;
-    char why[JOB_ERROR_BYTES];
 
-    if (j->row.state != JOB_IN_PROGRESS)
-        return false;
-    if (j->page_at == j->page_n && j->exhausted && j->n_retries == 0)
+    if (j == NULL)
         return false;
     if (j->input_fd < 0) {
         enum status st = runner_open_files(r, j, why, sizeof why);
         if (st == ST_CORRUPT)
             runner_fail_job(r, j, why);
         if (st != ST_OK)
-            return false;
+            return st == ST_CORRUPT; /* the others go on; a disk that refuses is waited for */
     }
-    return peek_line(r, j, now_ns, &line, &tries, &retry) == ST_OK;
-}
-
-/* Feed one line of whoever's turn it is.  false: nothing to feed, or no room. */
-static bool feed_one(struct runner *r, uint64_t now_ns)
-{
-    struct turn turns[64];
-    struct job *candidates[64];
-    size_t n = 0, retry;
-    struct line_ref line;
-    uint32_t tries;
-
-    for (struct job *j = r->jobs; j != NULL && n < 64; j = j->next) {
-        if (!can_feed(r, j, now_ns))
-            continue;
-        candidates[n] = j;
-        turns[n++] = turn_of(r, j);
-    }
-    if (n == 0)
-        return false;
-    struct job *j = candidates[turns_pick(turns, n)];
-    if (peek_line(r, j, now_ns, &line, &tries, &retry) != ST_OK)
-        return false;
+    enum status st = peek_line(r, j, now_ns, &line, &tries, &retry);
+    if (st != ST_OK)
+        return st == ST_NOT_FOUND; /* there were no more: another's turn */
     take_line(j, retry);
     j->last_turn = ++r->turn;
     if (send_line(r, j, &line, tries, now_ns) == ST_AGAIN) {

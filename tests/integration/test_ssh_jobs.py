@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Jobs over the real ssh client: every line is answered once, whatever dies."""
+import concurrent.futures
 import json
 import os
 import random
@@ -303,6 +304,7 @@ def test_users_share_the_window():
         rig.ssh("wait " + big)
 
 
+
 def test_lines_with_one_prefix_are_fed_together():
     with Rig() as rig:
         rig.add_user("alice")
@@ -315,6 +317,23 @@ def test_lines_with_one_prefix_are_fed_together():
         fed = [json.loads(x)["prompt"][:500] for x in open(rig.path("broker.log"))]
         changes = sum(a != b for a, b in zip(fed, fed[1:]))
         check(changes <= 8 * 4, "changes of prefix; in the order of the file it would be nearly 900:", changes)
+
+
+def test_a_hundred_jobs_of_one_do_not_hide_that_of_another():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.add_user("bob")
+        rig.broker_args = ["--delay-ms", "50"]
+        rig.start("--job-window", "2")
+        lines = [{"prompt": "a"}] * 100
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: rig.submit(lines), range(90)))
+        small = rig.submit([{"prompt": "b%d" % n} for n in range(20)], user="bob")
+        began = time.monotonic()
+        check_eq(rig.ssh("wait " + small, user="bob").returncode, 0, "bob")
+        check(time.monotonic() - began < 20, "bob waited for alice")
+        open_jobs = [j for j in rig.json("list --json")["jobs"] if j["status"] == "in_progress"]
+        check(len(open_jobs) > 70, "alice still has her jobs:", len(open_jobs))
 
 
 def test_the_id_is_on_disk_when_it_is_printed():
