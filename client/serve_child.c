@@ -129,7 +129,7 @@ void serve_child_signal(const struct serve_child *c, int signal_number)
 const char *serve_child_fate(const struct serve_child *c, char text[64])
 {
     if (WIFSIGNALED(c->status))
-        snprintf(text, 64, "was killed by %s", strsignal(WTERMSIG(c->status)));
+        snprintf(text, 64, "was killed by signal %d (%s)", WTERMSIG(c->status), strsignal(WTERMSIG(c->status)));
     else
         snprintf(text, 64, "ended with exit code %d", WEXITSTATUS(c->status));
     return text;

@@ -515,6 +515,10 @@ static void begin_stop(struct listener *l)
     for (size_t i = 0; i < l->n_sockets; i++)
         close(l->sockets[i]);
     l->n_sockets = 0;
+    for (size_t i = 0; i < CONNECTIONS_MAX; i++) { /* nobody else would end those that have no process */
+        if (is_waiting(&l->children[i]))
+            drop_startup(l, l->children[i].number, "stopping");
+    }
     if (l->metrics > 0)
         kill(l->metrics, SIGTERM);
     if (l->jobs > 0)
@@ -542,9 +546,10 @@ static void say_ready(struct listener *l)
     int n = snprintf(line, sizeof line, "ready ssh_port=%u\n", l->port);
 
     l->announced = true;
-    if (write(STDERR_FILENO, line, (size_t)n) != n)
-        log_warn("ready", "stderr=closed");
-    if (l->ready_fd >= 0) {
+    if (l->ready_fd < 0) {
+        if (write(STDERR_FILENO, line, (size_t)n) != n)
+            log_warn("ready", "stderr=closed");
+    } else {
         if (write(l->ready_fd, line, (size_t)n) != n)
             log_warn("ready", "ready_fd=closed");
         close(l->ready_fd);
@@ -657,7 +662,7 @@ static void on_time(struct listener *l)
         if (l->metrics > 0)
             kill(l->metrics, SIGKILL);
         for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
-            if (l->children[i].number != 0)
+            if (l->children[i].number != 0 && l->children[i].pid > 0)
                 kill(l->children[i].pid, SIGKILL);
         }
         l->stop_ns = now;

@@ -291,6 +291,23 @@ def test_a_thousand_silent_connections_keep_nobody_out():
         rig.ok("whoami")
 
 
+def test_silent_connections_do_not_hold_up_the_end():
+    with started(args=["--startups-free", "1"]) as rig:
+        silent = [socket.create_connection(("127.0.0.1", rig.port)) for _ in range(5)]
+        wait_until(lambda: rig.ssh("whoami").returncode == 0, 10, "others get in")
+        began = time.monotonic()
+        rig.stop()
+        check(time.monotonic() - began < 8, "stopped at once")
+        for s in silent:
+            s.settimeout(5)
+            try:
+                while s.recv(100):
+                    pass
+            except ConnectionResetError:
+                pass
+            s.close()
+
+
 def test_one_byte_now_and_then():
     with started(args=["--login-grace", "3s"]) as rig:
         s = socket.create_connection(("127.0.0.1", rig.port))
