@@ -61,8 +61,13 @@ services() {
     make -j"$jobs" all && { /usr/bin/python3 tests/integration/services.py || [ $? -eq 77 ]; }
 }
 
+# Every process killed in every state of a job, and a full disk: then the lines are counted.
+jobs_killed() {
+    make -j"$jobs" WERROR=1 all && /usr/bin/python3 tests/integration/soak_jobs.py "${JOB_RUNS:-40}"
+}
+
 wanted=$*
-export -f sanitized threads second_compiler fuzz simulator services host_store
+export -f sanitized threads second_compiler fuzz simulator jobs_killed services host_store
 export jobs
 #    name             budget_s
 part second-compiler  420  bash -c second_compiler
@@ -70,6 +75,7 @@ part thread-sanitizer 180  bash -c threads
 part sanitizers       900  bash -c sanitized
 part simulator        300  bash -c simulator
 part host-store       300  bash -c host_store
+part jobs             300  bash -c jobs_killed
 part fuzz             420  bash -c fuzz
 part services         300  bash -c services
 echo "$passed passed, $failed failed"
