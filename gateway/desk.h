@@ -11,6 +11,7 @@
 #include "door.h"
 #include "job_check.h"
 #include "job_files.h"
+#include "job_reuse.h"
 #include "job_store.h"
 #include "pool_link.h"
 #include "runner.h"
@@ -37,6 +38,8 @@ struct op {
     char spool[32];                   /* UPLOAD, CHECK: name of the upload; "" once it is a job's input */
     struct job_row row;               /* UPLOAD: its options; CHECK: the job it will be */
     uint32_t try_lines;               /* UPLOAD, CHECK */
+    int64_t reuse_seq;                /* UPLOAD, CHECK: the job whose answers are taken over; 0 none */
+    struct job_reuse *reuse;          /* CHECK: that is under way */
     struct job_check *check;
     int64_t seq;                      /* WATCH */
     uint64_t seen, due_ns;

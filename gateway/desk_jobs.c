@@ -78,6 +78,27 @@ bool desk_may_submit(struct desk *d, const char *user, struct error *err)
     return desk_may_use(d, user, err);
 }
 
+/* --reuse: a job of this user, run with the same options, for they change the answers too. */
+static bool find_reused(struct desk *d, struct conn *c, struct op *op, struct span what, struct error *err)
+{
+    struct job_row from;
+    char text[256];
+
+    if (!utf8_valid(what) || !desk_copy(what, text, sizeof text)) {
+        error_set(err, ERR_NOT_FOUND, "reuse", "there is no job of that name");
+        return false;
+    }
+    if (job_store_find(d->store, c->user, text, &from, err) != ST_OK)
+        return false;
+    if (strcmp(from.model, op->row.model) != 0 || from.max_tokens != op->row.max_tokens) {
+        error_set(err, ERR_INVALID_PARAMETER, "reuse",
+                  "job %s was run with another --model or --max-tokens, so none of its answers can be taken over", from.id);
+        return false;
+    }
+    op->reuse_seq = from.seq;
+    return true;
+}
+
 void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
 {
     struct door_submit s;
@@ -110,6 +131,10 @@ void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_r
     if (strcmp(op->row.name, "last") == 0) {
         error_set(&err, ERR_INVALID_PARAMETER, "name",
                   "--name cannot be \"last\": that is what the newest job is called");
+        desk_error(d, c, op, &err);
+        return;
+    }
+    if (s.reuse.n > 0 && !find_reused(d, c, op, s.reuse, &err)) {
         desk_error(d, c, op, &err);
         return;
     }
@@ -219,8 +244,10 @@ static void begin_job(struct desk *d, struct conn *c, struct op *op, struct job_
 {
     struct job_row known;
 
-    row.state = JOB_IN_PROGRESS;
+    bool done = row.n_done == row.n_lines; /* all of it was answered before */
+    row.state = done ? JOB_COMPLETED : JOB_IN_PROGRESS;
     row.started_ms = d->real_ms;
+    row.ended_ms = done ? d->real_ms : 0;
     if (row.key[0] != '\0' && job_store_by_key(d->store, row.user, row.key, &known) == ST_OK) {
         answer_known_key(d, c, op, &row, &known);
         return;
@@ -231,7 +258,7 @@ static void begin_job(struct desk *d, struct conn *c, struct op *op, struct job_
         return;
     }
     op->row.seq = 0; /* no longer this op's to drop */
-    if (runner_add(d->runner, &row, d->now_ns) != ST_OK)
+    if (!done && runner_add(d->runner, &row, d->now_ns) != ST_OK)
         log_error("submit", "id=%s what=not_started", row.id); /* it is on disk: the next start takes it up */
     log_info("submit", "user=%s id=%s lines=%" PRIu64 " bytes=%" PRIu64, row.user, row.id, row.n_lines,
              row.input_bytes);
@@ -239,14 +266,51 @@ static void begin_job(struct desk *d, struct conn *c, struct op *op, struct job_
     desk_stop_op(d, c, op);
 }
 
+/* The lines are known: now those that an earlier job has answered. */
+static void begin_reuse(struct desk *d, struct conn *c, struct op *op, struct job_row row)
+{
+    struct job_row from;
+
+    job_check_free(op->check);
+    op->check = NULL;
+    if (job_store_by_seq(d->store, op->reuse_seq, &from) != ST_OK ||
+        job_reuse_new(d->files, &from, &row, &op->reuse) != ST_OK) {
+        desk_fail_internal(d, c, op, "the job to be reused cannot be read any more; nothing was submitted");
+        desk_stop_op(d, c, op);
+        return;
+    }
+    d->work_left = true;
+}
+
+static void step_reuse(struct desk *d, struct conn *c, struct op *op)
+{
+    struct job_row row;
+    enum status st = job_reuse_step(op->reuse, d->store, &row);
+
+    if (st == ST_AGAIN) {
+        d->work_left = true;
+    } else if (st == ST_OK) {
+        begin_job(d, c, op, row);
+    } else {
+        desk_fail_internal(d, c, op, "the answers to be reused cannot be copied; nothing was submitted");
+        desk_stop_op(d, c, op);
+    }
+}
+
 void desk_step_check(struct desk *d, struct conn *c, struct op *op)
 {
     struct job_row row;
     struct error err;
-    enum status st = job_check_step(op->check, d->store, &row, &err);
 
+    if (op->reuse != NULL) {
+        step_reuse(d, c, op);
+        return;
+    }
+    enum status st = job_check_step(op->check, d->store, &row, &err);
     if (st == ST_AGAIN) {
         d->work_left = true;
+    } else if (st == ST_OK && op->reuse_seq != 0) {
+        begin_reuse(d, c, op, row);
     } else if (st == ST_OK) {
         begin_job(d, c, op, row);
     } else {

@@ -77,6 +77,11 @@
                  " cached_tokens=cached_tokens+?8, completion_tokens=completion_tokens+?9")                  \
     X(USAGE, "SELECT sum(jobs), sum(questions), sum(answers), sum(errors), sum(prompt_tokens),"              \
              " sum(cached_tokens), sum(completion_tokens) FROM usage WHERE user=?1 AND day>=?2")             \
+    X(PAIRS, "SELECT i.custom_id, n.line, n.bytes, n.offset, o.line, o.bytes, o.offset, o.place,"            \
+             " o.place_bytes FROM ids i JOIN ids j ON j.job=?2 AND j.custom_id=i.custom_id"                  \
+             " JOIN lines n ON n.job=?1 AND n.line=i.line"                                                   \
+             " JOIN lines o ON o.job=?2 AND o.line=j.line AND o.state=1"                                     \
+             " WHERE i.job=?1 AND i.custom_id>?3 ORDER BY i.custom_id LIMIT ?4")                             \
     X(OPEN_LINES, "SELECT line, bytes, offset FROM lines WHERE job=?1 AND line>?2 AND state=0"               \
                   " ORDER BY line LIMIT ?3")                                                                 \
     X(PLACES, "SELECT place, place_bytes, line FROM lines WHERE job=?1 AND state=1 ORDER BY line")           \

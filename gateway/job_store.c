@@ -534,6 +534,46 @@ enum status job_store_open_lines(struct job_store *s, int64_t seq, uint32_t afte
     return st;
 }
 
+static struct line_ref read_ref(sqlite3_stmt *q, int column)
+{
+    return (struct line_ref){ .number = (uint32_t)sqlite3_column_int64(q, column),
+                              .bytes = (uint32_t)sqlite3_column_int64(q, column + 1),
+                              .offset = (uint64_t)sqlite3_column_int64(q, column + 2) };
+}
+
+enum status job_store_pairs(struct job_store *s, int64_t to, int64_t from, char *after, size_t after_bytes,
+                            struct line_pair *ret_pairs, size_t max, size_t *ret_n)
+{
+    sqlite3_stmt *q = s->statements[S_PAIRS];
+    char last[CUSTOM_ID_BYTES_MAX + 64] = "";
+    enum status st = ST_OK;
+    size_t n = 0;
+    int rc = SQLITE_DONE;
+
+    sqlite3_bind_int64(q, 1, to);
+    sqlite3_bind_int64(q, 2, from);
+    bind_text(q, 3, after);
+    sqlite3_bind_int64(q, 4, (int64_t)max);
+    while (n < max && (rc = sqlite3_step(q)) == SQLITE_ROW) {
+        copy_text(last, sizeof last, q, 0);
+        ret_pairs[n] = (struct line_pair){ .to = read_ref(q, 1), .from = read_ref(q, 4) };
+        ret_pairs[n].place = (struct line_place){ .number = ret_pairs[n].from.number,
+                                                  .offset = (uint64_t)sqlite3_column_int64(q, 7),
+                                                  .bytes = (uint32_t)sqlite3_column_int64(q, 8) };
+        n++;
+    }
+    if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+        st = failed(s, "pairs");
+    sqlite3_reset(q);
+    sqlite3_clear_bindings(q);
+    if (st != ST_OK)
+        return st;
+    if (n > 0)
+        snprintf(after, after_bytes, "%s", last);
+    *ret_n = n;
+    return ST_OK;
+}
+
 enum status job_store_places(struct job_store *s, int64_t seq, struct line_place **ret_places, size_t *ret_n)
 {
     sqlite3_stmt *q = s->statements[S_PLACES];

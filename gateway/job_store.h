@@ -88,6 +88,12 @@ struct line_place {                       /* of an answer, in output.jsonl */
     uint32_t bytes, number;
 };
 
+/* A line of one job, and the answered line of another that has the same custom_id. */
+struct line_pair {
+    struct line_ref to, from;
+    struct line_place place;              /* of the answer of from */
+};
+
 struct job_store;
 
 /* ST_OK; ST_SYSTEM, ST_CORRUPT (not our file, or a newer version) with *err set. */
@@ -124,6 +130,10 @@ int64_t usage_month(int64_t real_ms);
 /* The next open lines after a number, in order: at most max.  *ret_n 0: there are none left. */
 MUST_CHECK enum status job_store_open_lines(struct job_store *s, int64_t seq, uint32_t after, struct line_ref *ret_lines, size_t max,
                                             size_t *ret_n);
+/* Pairs of lines of job to and job from, in the order of their custom_ids, behind the one in after [after_bytes], which becomes the last one's;
+ * at first it is "".  At most max. */
+MUST_CHECK enum status job_store_pairs(struct job_store *s, int64_t to, int64_t from, char *after, size_t after_bytes,
+                                       struct line_pair *ret_pairs, size_t max, size_t *ret_n);
 /* Where the answers are, by line.  Gives *ret_places (free()). */
 MUST_CHECK enum status job_store_places(struct job_store *s, int64_t seq, struct line_place **ret_places, size_t *ret_n);
 

@@ -44,6 +44,8 @@ static const struct {
                        TYPE_TEXT, 32 << 10 },
     [OPT_TRY] = { "try", "N", "answer N lines, chosen at random, and hold the rest until `release`", TYPE_COUNT,
                   JOB_LINES_MAX },
+    [OPT_REUSE] = { "reuse", "JOB", "take over JOB's answers to lines that have the same id and text; run only the rest",
+                    TYPE_TEXT, 128 },
     [OPT_STATE] = { "state", "STATE", "only jobs in this state (in_progress, completed, failed, ...)", TYPE_TEXT,
                     32 },
     [OPT_FLAT] = { "flat", NULL, "one short object a line: id, text, finish_reason, tokens", TYPE_FLAG, 0 },
@@ -57,7 +59,8 @@ static const struct {
 
 static const unsigned job_options = BIT(OPT_JSON) | BIT(OPT_NAME) | BIT(OPT_KEY) | BIT(OPT_MODEL) |
                                     BIT(OPT_MAX_TOKENS) | BIT(OPT_PRIORITY) | BIT(OPT_DEADLINE) | BIT(OPT_TEXT) |
-                                    BIT(OPT_TEMPLATE) | BIT(OPT_CHAT) | BIT(OPT_TRY);
+                                    BIT(OPT_TEMPLATE) | BIT(OPT_CHAT) | BIT(OPT_TRY) |
+                                    BIT(OPT_REUSE);
 
 static const struct verb *verb_table(void)
 {

@@ -64,7 +64,8 @@ static void start_submit(struct talk *t)
                             .max_tokens = (uint32_t)t->call.number[OPT_MAX_TOKENS],
                             .priority = (uint32_t)t->call.number[OPT_PRIORITY],
                             .deadline_ms = t->call.number[OPT_DEADLINE],
-                            .try_lines = (uint32_t)t->call.number[OPT_TRY]};
+                            .try_lines = (uint32_t)t->call.number[OPT_TRY],
+                            .reuse = option_text(t, OPT_REUSE)};
 
     if (!prepare_input(t))
         return;
@@ -193,6 +194,12 @@ static void on_job(struct talk *t, struct door_reader *r, int fd)
 
     if (job == NULL)
         return;
+    if (t->call.has[OPT_REUSE]) {
+        json_t *counts = json_object_get(job, "request_counts");
+        talk_print_error(t, "%" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT " lines were answered before\n",
+                         json_integer_value(json_object_get(counts, "completed")),
+                         json_integer_value(json_object_get(counts, "total")));
+    }
     if (t->call.verb->id == VERB_RUN) {
         talk_print_error(t, "job %s\n", id);
         t->output_bytes = 0;

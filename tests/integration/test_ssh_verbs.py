@@ -2,6 +2,7 @@
 """Verbs beyond submit and results: retry, try and release, usage, keys, tables of answers, limits; over the real ssh client."""
 import csv
 import io
+import json
 import os
 import signal
 import subprocess
@@ -81,6 +82,40 @@ def test_try_holds_the_rest_until_release():
         rig.ok("cancel " + job)
         check_eq(rig.ssh("wait " + job).returncode, 6, "cancelled in the middle of the try")
         check_once(rig, job, ids)
+
+
+def test_reuse_runs_only_what_is_new_changed_or_failed():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.add_user("bob")
+        rig.start()
+        lines = [{"id": "n%04d" % n, "prompt": "p%d" % n} for n in range(1500)]
+        lines[7]["prompt"] = "!fail invalid_request"
+        lines[8]["prompt"] = "!length 8"
+        old = rig.submit(lines)
+        check_eq(rig.ssh("wait " + old).returncode, 1, "one failed")
+        asked = sum(1 for _ in open(rig.path("broker.log")))
+        new = list(reversed(lines[:1200])) + [{"id": "new", "prompt": "new"}]
+        new[5]["prompt"] = "changed"
+        check_eq(rig.ssh("submit --reuse " + old, "{}\n", user="bob").returncode, 3, "not bob's")
+        check_eq(rig.ssh("submit --model fake --reuse " + old, "{}\n").returncode, 4, "other options")
+        out = rig.ssh("submit --json --reuse " + old, "".join(json.dumps(x) + "\r\n" for x in new))
+        check(b"1198 of 1201 lines were answered before" in out.stderr, out.stderr)
+        job = json.loads(out.stdout)["id"]
+        rig.ssh("wait " + job)
+        check_eq(sum(1 for _ in open(rig.path("broker.log"))) - asked, 3, "three were asked")
+        rig.ok("delete " + old)
+        answers, errors = check_once(rig, job, [x["id"] for x in new])
+        check_eq(list(errors), ["n0007"], "the failed one failed again")
+        for x in new:
+            if x["id"] != "n0007":
+                check_eq(answers[x["id"]]["response"]["body"]["choices"][0]["text"], "echo: " + x["prompt"], "answer of", x["id"])
+        check_eq(rig.json("status --json " + job)["finish_reasons"]["length"], 1, "answers cut by their limit are counted")
+        whole = [x for x in new if x["id"] != "n0007"]
+        out = rig.json("submit --json --reuse last", "".join(json.dumps(x) + "\r\n" for x in whole))
+        check_eq((out["status"], out["request_counts"]["completed"]), ("completed", 1200), "nothing left to run")
+        check_eq(rig.ssh("wait").returncode, 0, "it has ended")
+        check_once(rig, out["id"], [x["id"] for x in whole])
 
 
 def test_usage_counts_what_was_used():
