@@ -37,6 +37,12 @@ void batch_line_id(uint64_t hash, uint64_t number, char ret_id[48])
     snprintf(ret_id, 48, "%016llx-%llu", (unsigned long long)hash, (unsigned long long)number);
 }
 
+static int cannot_open(struct weir_error *err, const char *flag, const char *path)
+{
+    weir_error_format(err, ERR_INVALID_PARAMETER, flag, "cannot open %s: %s", path, strerror(errno));
+    return WEIR_FAILED;
+}
+
 static int failed(struct weir_error *err, const char *what, const char *path)
 {
     weir_error_format(err, ERR_INTERNAL, "", "cannot %s %s: %s", what, path, strerror(errno));
@@ -102,7 +108,7 @@ static int open_file(struct batch_output *out, struct batch_ids *ids, struct wei
 
     out->fd = open(out->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (out->fd < 0 || fstat(out->fd, &s) != 0)
-        return failed(err, "open", out->path);
+        return cannot_open(err, "output", out->path);
     out->own_fd = true;
     if (!S_ISREG(s.st_mode)) {
         weir_error_format(err, ERR_INVALID_REQUEST, "",
@@ -141,7 +147,7 @@ static int open_errors(struct batch_output *out, struct weir_error *err)
         return WEIR_OK;
     }
     out->errors_fd = open(out->errors_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-    return out->errors_fd >= 0 ? WEIR_OK : failed(err, "open", out->errors_path);
+    return out->errors_fd >= 0 ? WEIR_OK : cannot_open(err, "errors", out->errors_path);
 }
 
 /* All of text and a newline; how many bytes got out before an error goes to *ret_written. */

@@ -88,7 +88,7 @@ static bool head_ok(struct request *r, uint32_t record_bytes, uint32_t slot, uin
     return sampling_ok(r);
 }
 
-/* Walk the length-prefixed texts of a part.  ret_texts [n] may be NULL for a role/content pair's first walk. */
+/* Roles and contents fill the part exactly, and all are UTF-8. */
 static bool messages_ok(struct request *r)
 {
     uint32_t at = 0, bytes = r->head.prompt.bytes;
@@ -98,13 +98,15 @@ static bool messages_ok(struct request *r)
         if (bytes - at < 8)
             return bad(r, "messages", "cut short");
         uint32_t role = get_u32(part + at), content = get_u32(part + at + 4);
+        if (role >= NAME_BYTES_MAX)
+            return bad(r, "messages", "a role is too long");
         uint64_t size = 8 + (uint64_t)role + content;
         size = (size + 3) / 4 * 4;
         if (size > bytes - at)
             return bad(r, "messages", "cut short");
         if (!utf8_valid(span_of(part + at + 8, role)) || !utf8_valid(span_of(part + at + 8 + role, content)))
             return bad(r, "messages", "not UTF-8");
-        total += role + (uint64_t)content;
+        total += content; /* as the broker counts them */
         at += (uint32_t)size;
     }
     if (at != bytes || total > PROMPT_BYTES_MAX)

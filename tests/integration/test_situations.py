@@ -137,6 +137,17 @@ def an_empty_prompt_is_an_error_of_its_own():
     assert generate(messages=[{"role": "user", "content": ""}]).end["type"] == "done"
 
 
+def the_longest_text_is_taken_and_one_byte_more_is_not():
+    limit = 1 << 20
+    assert len(ids_of("a" * limit)) > 1000
+    for fields, param in ((lambda n: {"prompt": "a" * n}, "prompt"),
+                          (lambda n: {"messages": [{"role": "user", "content": "a" * 5}, {"role": "user", "content": "a" * (n - 5)}]}, "messages")):
+        end = generate(**fields(limit)).end
+        assert end["code"] == "context_overflow", end
+        end = generate(**fields(limit + 1)).end
+        assert (end["code"], end["param"]) == ("limit_exceeded", param), end
+
+
 def ids_outside_the_vocabulary_are_refused():
     refused("invalid_parameter", "prompt_ids[1]", prompt=None, prompt_ids=[5, 191222])
     refused("invalid_parameter", "prompt_ids", prompt=None, prompt_ids=[5, -1])
@@ -246,7 +257,7 @@ def main():
              hot_sampling_gives_text_all_the_same, text_of_another_encoding_is_refused, stop_strings_are_cut_exactly,
              a_stop_string_gives_the_same_streamed_and_whole, stop_strings_that_nearly_match_for_ever,
              limits_of_tokens_mean_what_they_say, no_cliff_before_the_end_of_the_context, an_empty_prompt_is_an_error_of_its_own,
-             ids_outside_the_vocabulary_are_refused, special_tokens_in_a_users_text_stay_text, no_role_can_break_out_of_its_place,
+             the_longest_text_is_taken_and_one_byte_more_is_not, ids_outside_the_vocabulary_are_refused, special_tokens_in_a_users_text_stay_text, no_role_can_break_out_of_its_place,
              tiny_temperatures_are_greedy, extreme_penalties_and_biases_end_in_an_answer, the_same_seed_and_prompt_four_times,
              lies_about_an_earlier_answer_harm_nobody, who_leaves_is_gone_at_once])
         status = pool.wait_empty()
