@@ -4,6 +4,7 @@
 #include "status.cuh"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int device_has_dependent_launch; /* of the device that was opened; cuda.cuh's launch() reads it */
@@ -68,6 +69,9 @@ enum status device_open(uint32_t ordinal, struct device_properties *ret_properti
     size_t available = 0, total = 0;
     int n = 0;
 
+    /* All kernels now, not at their first launch; and nothing compiled here, so no cache of it on disk. */
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("CUDA_CACHE_DISABLE", "1", 0);
     if (cudaGetDeviceCount(&n) != cudaSuccess || ordinal >= (uint32_t)n)
         return no_device(err, ordinal, n);
     enum status st = CHECK(cudaSetDevice((int)ordinal));
