@@ -72,7 +72,7 @@ __device__ float element(const struct weights &w, uint32_t row, uint32_t k)
     }
 }
 
-__global__ void __launch_bounds__(EMBED_THREADS) embed(const __grid_constant__ struct embed_args a)
+__global__ void __launch_bounds__(EMBED_THREADS, 4) embed(const __grid_constant__ struct embed_args a)
 {
     const uint32_t row = blockIdx.x;
 

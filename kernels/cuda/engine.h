@@ -14,7 +14,7 @@
 #include "kernels/cuda/launch.h"
 
 /* Bump it when any bit of any logit may change: it is part of the numerics id. */
-enum { CUDA_ARITHMETIC_VERSION = 1 };
+enum { CUDA_ARITHMETIC_VERSION = 2 };
 
 enum {
     COPIES_PENDING_MAX = 256,   /* block copies under way */

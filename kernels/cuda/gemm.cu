@@ -5,7 +5,7 @@
 
 /* Kernels by rows a thread and kind: gemm_F16_few, gemm_gate_F16_many, ... */
 #define FLOAT_KERNEL(name, type, rows, gate)                                                               \
-    __global__ void __launch_bounds__(FLOAT_THREADS) name(const __grid_constant__ struct product_args a)   \
+    __global__ void __launch_bounds__(FLOAT_THREADS, 6) name(const __grid_constant__ struct product_args a)   \
     {                                                                                                      \
         gemm_float<type, rows, gate>(a);                                                                   \
     }

@@ -11,8 +11,9 @@
  *
  * A block of int8 times 8 rows is one mma.m16n8k32, also for a single row: it takes the place of 16 dp4a and 6 shuffles.
  *
- * An output is acc = 0, then for every block: acc = fma(sum, D * d, acc); acc = fma(M, s, acc) where there are minima.  See
- * kernels/cpu/kernels.h; neither the kernel nor the number of rows is part of it. */
+ * An output is acc = 0, then for every block: acc = fma(sum, D * d, acc); acc = fma(M, s, acc) where there are minima; then the
+ * same with the second input where a part reads two.  See kernels/cpu/kernels.h; neither the kernel nor the number of rows is
+ * part of it.  (Second inputs are more columns of the same block: cols rows by two are 2 * cols columns.) */
 #ifndef GEMM_CUH
 #define GEMM_CUH
 

@@ -10,8 +10,9 @@
 
 enum { GATE_STRIDE = 65 /* floats of a row's 64 columns of F */, ROW_TILES = GEMM_ROWS / 8 };
 
-/* Both panels' block b times all rows of the tile; x: [GEMM_ROWS] of that block of K. */
-template <int TYPE>
+/* Both panels' block b times all columns of the tile; x: [GEMM_ROWS] of that block of K.  With two inputs the second half of
+ * the columns are the second inputs of the rows of the first half, and go on with their chains. */
+template <int TYPE, int INPUTS>
 __device__ __forceinline__ void block_times_rows(const pair_bits<TYPE> (&bits)[2], int b, const struct xblock *x,
                                                  float (&acc)[2][ROW_TILES][4], uint32_t lane)
 {
@@ -37,13 +38,13 @@ __device__ __forceinline__ void block_times_rows(const pair_bits<TYPE> (&bits)[2
             block_sums<TYPE>(codes[p], fragment, n, n0, c, c1);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float v = acc[p][t][i];
+                float v = acc[p][t % (ROW_TILES / INPUTS)][i];
                 v = fmaf(sum_value(c[i]), d[p][i / 2] * xd[i % 2], v);
                 if (f::is_six)
                     v = fmaf(sum_value(c1[i]), m[p][i / 2] * xd[i % 2], v);
                 if (f::has_min)
                     v = fmaf(m[p][i / 2], xs[i % 2], v);
-                acc[p][t][i] = v;
+                acc[p][t % (ROW_TILES / INPUTS)][i] = v;
             }
         }
     }
@@ -71,7 +72,7 @@ __device__ __forceinline__ void gate_tile(const struct product_args &a, float *y
     }
 }
 
-template <int TYPE, bool GATE>
+template <int TYPE, bool GATE, int INPUTS>
 __device__ __forceinline__ void gemm_int(const struct product_args &a)
 {
     SHARED_BYTES(bytes);
@@ -94,14 +95,15 @@ __device__ __forceinline__ void gemm_int(const struct product_args &a)
     }
     grid_wait();
     grid_launch();
-    const uint32_t n_rows = *a.n_rows, first = blockIdx.y * GEMM_ROWS;
+    constexpr uint32_t cols = GEMM_ROWS / INPUTS;
+    const uint32_t n_rows = *a.n_rows, first = blockIdx.y * cols;
     if (first >= n_rows)
         return;
-    const uint32_t n = n_rows - first < GEMM_ROWS ? n_rows - first : (uint32_t)GEMM_ROWS;
+    const uint32_t n = n_rows - first < cols ? n_rows - first : cols;
 
     for (uint32_t c = 0; c < GEMM_STAGES - 1; c++) {
         if (c < n_chunks)
-            stage_rows<GEMM_BLOCKS>(a, x + c * GEMM_BLOCKS * GEMM_ROWS, c, first, n, GEMM_ROWS);
+            stage_rows<GEMM_BLOCKS>(a, x + c * GEMM_BLOCKS * GEMM_ROWS, c, first, n, cols, INPUTS);
         cp_async_commit();
     }
     for (uint32_t c = 0; c < n_chunks; c++) {
@@ -109,7 +111,7 @@ __device__ __forceinline__ void gemm_int(const struct product_args &a)
         __syncthreads();
         if (c + GEMM_STAGES - 1 < n_chunks)
             stage_rows<GEMM_BLOCKS>(a, x + (c + GEMM_STAGES - 1) % GEMM_STAGES * GEMM_BLOCKS * GEMM_ROWS, c + GEMM_STAGES - 1,
-                                    first, n, GEMM_ROWS);
+                                    first, n, cols, INPUTS);
         cp_async_commit();
         const struct xblock *rows = x + c % GEMM_STAGES * GEMM_BLOCKS * GEMM_ROWS;
         for (uint32_t i = 0; i < GEMM_BLOCKS / 2; i++) {
@@ -119,9 +121,9 @@ __device__ __forceinline__ void gemm_int(const struct product_args &a)
             const pair_bits<TYPE> bits[2] = { next[0], next[1] };
             for (int p = 0; p < 2 && pair + 1 < n_pairs; p++)
                 load_pair<TYPE>(panel[p], pair + 1, lane, next[p]);
-            block_times_rows<TYPE>(bits, 0, rows + 2 * i * GEMM_ROWS, acc, lane);
+            block_times_rows<TYPE, INPUTS>(bits, 0, rows + 2 * i * GEMM_ROWS, acc, lane);
             if (2 * pair + 1 < a.n_k)
-                block_times_rows<TYPE>(bits, 1, rows + (2 * i + 1) * GEMM_ROWS, acc, lane);
+                block_times_rows<TYPE, INPUTS>(bits, 1, rows + (2 * i + 1) * GEMM_ROWS, acc, lane);
         }
     }
     cp_async_wait<0>();
@@ -132,7 +134,7 @@ __device__ __forceinline__ void gemm_int(const struct product_args &a)
 #pragma unroll
         for (int p = 0; p < 2; p++)
 #pragma unroll
-            for (int t = 0; t < ROW_TILES; t++)
+            for (int t = 0; t < ROW_TILES / INPUTS; t++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const uint32_t row = 8 * t + 2 * (lane % 4) + i % 2;

@@ -11,41 +11,59 @@
 #define GEMV         PASTE(gemv_, PRODUCT_TYPE)
 #define GEMV_GATE    PASTE(gemv_gate_, PRODUCT_TYPE)
 #define GEMM_        PASTE(gemm_, PRODUCT_TYPE)
+#define GEMM_TWO     PASTE(gemm_two_, PRODUCT_TYPE)
 #define GEMM_GATE    PASTE(gemm_gate_, PRODUCT_TYPE)
 
-__global__ void __launch_bounds__(GEMV_THREADS, 3) GEMV(const __grid_constant__ struct product_args a, uint32_t cols)
+__global__ void __launch_bounds__(GEMV_THREADS, 3) GEMV(const __grid_constant__ struct product_args a, uint32_t cols,
+                                                           uint32_t columns_max)
 {
-    gemv_int<TYPE_ID, false>(a, cols);
+    gemv_int<TYPE_ID, false>(a, cols, columns_max);
 }
-__global__ void __launch_bounds__(GEMV_THREADS, 3) GEMV_GATE(const __grid_constant__ struct product_args a, uint32_t cols)
+__global__ void __launch_bounds__(GEMV_THREADS, 3) GEMV_GATE(const __grid_constant__ struct product_args a, uint32_t cols,
+                                                                uint32_t columns_max)
 {
-    gemv_int<TYPE_ID, true>(a, cols);
+    gemv_int<TYPE_ID, true>(a, cols, columns_max);
 }
-__global__ void __launch_bounds__(GEMM_THREADS) GEMM_(const __grid_constant__ struct product_args a)
+__global__ void __launch_bounds__(GEMM_THREADS, 3) GEMM_(const __grid_constant__ struct product_args a)
 {
-    gemm_int<TYPE_ID, false>(a);
+    gemm_int<TYPE_ID, false, 1>(a);
 }
-__global__ void __launch_bounds__(GEMM_THREADS) GEMM_GATE(const __grid_constant__ struct product_args a)
+__global__ void __launch_bounds__(GEMM_THREADS, 3) GEMM_TWO(const __grid_constant__ struct product_args a)
 {
-    gemm_int<TYPE_ID, true>(a);
+    gemm_int<TYPE_ID, false, 2>(a);
+}
+__global__ void __launch_bounds__(GEMM_THREADS, 3) GEMM_GATE(const __grid_constant__ struct product_args a)
+{
+    gemm_int<TYPE_ID, true, 1>(a);
+}
+
+/* Few rows: columns are rows times inputs, at most GEMV_ROWS of them. */
+static enum status product_few(const struct product_args *a, uint32_t rows_max, uint32_t inputs, cudaStream_t stream)
+{
+    const uint32_t most = GEMV_ROWS / inputs, fit = rows_max < most ? rows_max : most;
+    const uint32_t cols = fit <= 1 ? 1 : fit <= 2 ? 2 : fit <= 4 ? 4 : 8, tiles = (rows_max + cols - 1) / cols;
+
+    if (a->kind == PRODUCT_GATE)
+        return status_of(LAUNCH(GEMV_GATE, dim3(groups(a, 2), tiles), dim3(GEMV_THREADS), (gemv_layout<TYPE_ID, true>::bytes(cols)),
+                                stream, *a, cols, cols));
+    return status_of(LAUNCH(GEMV, dim3(groups(a, 1), tiles), dim3(GEMV_THREADS),
+                            (gemv_layout<TYPE_ID, false>::bytes(cols * inputs)), stream, *a, cols, cols * inputs));
 }
 
 enum status PASTE(product_, PRODUCT_TYPE)(const struct product_args *a, uint32_t rows_max, device_stream s)
 {
-    const bool gate = a->kind == PRODUCT_GATE;
     const cudaStream_t stream = reinterpret_cast<cudaStream_t>(s);
-
-    if (rows_max <= GEMV_ROWS) {
-        const uint32_t cols = rows_max <= 1 ? 1 : rows_max <= 2 ? 2 : rows_max <= 4 ? 4 : 8;
-        if (gate)
-            return status_of(LAUNCH(GEMV_GATE, dim3(groups(a, 2)), dim3(GEMV_THREADS), (gemv_layout<TYPE_ID, true>::bytes(cols)),
-                                    stream, *a, cols));
-        return status_of(LAUNCH(GEMV, dim3(groups(a, 1)), dim3(GEMV_THREADS), (gemv_layout<TYPE_ID, false>::bytes(cols)), stream,
-                                *a, cols));
-    }
     const size_t bytes = GEMM_STAGES * GEMM_BLOCKS * GEMM_ROWS * sizeof(struct xblock);
-    const uint32_t tiles = (rows_max + GEMM_ROWS - 1) / GEMM_ROWS;
-    if (gate)
+    uint32_t inputs = 1;
+
+    for (uint32_t i = 0; i < a->n_parts; i++)
+        inputs = a->part[i].n_inputs > inputs ? a->part[i].n_inputs : inputs;
+    if (rows_max <= GEMV_ROWS)
+        return product_few(a, rows_max, inputs, stream);
+    const uint32_t cols = GEMM_ROWS / inputs, tiles = (rows_max + cols - 1) / cols;
+    if (a->kind == PRODUCT_GATE)
         return status_of(LAUNCH(GEMM_GATE, dim3(groups(a, 4), tiles), dim3(GEMM_THREADS), bytes, stream, *a));
+    if (inputs == 2)
+        return status_of(LAUNCH(GEMM_TWO, dim3(groups(a, 8), tiles), dim3(GEMM_THREADS), bytes, stream, *a));
     return status_of(LAUNCH(GEMM_, dim3(groups(a, 8), tiles), dim3(GEMM_THREADS), bytes, stream, *a));
 }

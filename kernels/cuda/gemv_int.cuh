@@ -37,17 +37,17 @@ template <int TYPE, bool GATE> struct gemv_layout {
     }
 };
 
-/* Blocks of K of chunk c of rows first .. into their buffer. */
+/* Blocks of K of chunk c of rows first .. into their buffer [BLOCKS][inputs][cols]. */
 template <uint32_t BLOCKS>
 __device__ __forceinline__ void stage_rows(const struct product_args &a, struct xblock *buffer, uint32_t chunk, uint32_t first,
-                                           uint32_t n, uint32_t cols)
+                                           uint32_t n, uint32_t cols, uint32_t inputs)
 {
-    for (uint32_t i = threadIdx.x; i < BLOCKS * cols * 3; i += blockDim.x) {
-        const uint32_t piece = i % 3, b = i / 3 % BLOCKS, col = i / 3 / BLOCKS, block = chunk * BLOCKS + b;
+    for (uint32_t i = threadIdx.x; i < BLOCKS * cols * inputs * 3; i += blockDim.x) {
+        const uint32_t piece = i % 3, b = i / 3 % BLOCKS, column = i / 3 / BLOCKS, col = column % cols, block = chunk * BLOCKS + b;
         if (block >= a.n_k || col >= n)
             continue;
-        const struct xblock *from = a.q8 + (size_t)input_row(a, first + col) * a.n_blocks + block;
-        cp_async16(reinterpret_cast<uint8_t *>(buffer + b * cols + col) + 16 * piece,
+        const struct xblock *from = (column < cols ? a.q8 : a.second) + (size_t)input_row(a, first + col) * a.n_blocks + block;
+        cp_async16(reinterpret_cast<uint8_t *>(buffer + b * cols * inputs + column) + 16 * piece,
                    reinterpret_cast<const uint8_t *>(from) + 16 * piece);
     }
 }
@@ -92,23 +92,25 @@ __device__ __forceinline__ void pair_sums(const gemv_layout<TYPE, GATE> &s, cons
     }
 }
 
-/* The chain of one output over the n blocks of a chunk. */
+/* The chain of one output over the n blocks of a chunk; columns: cols of each input. */
 template <int TYPE, bool GATE>
 __device__ __forceinline__ float chain(const gemv_layout<TYPE, GATE> &s, const struct xblock *x, uint32_t from, uint32_t index,
-                                       uint32_t n, uint32_t cols, uint32_t col, uint32_t r, float acc)
+                                       uint32_t n, uint32_t columns, uint32_t cols, uint32_t col, uint32_t r, float acc)
 {
     typedef format<TYPE> f;
     typedef gemv_layout<TYPE, GATE> layout;
 
 #pragma unroll 4
     for (uint32_t b = 0; b < n; b++) {
-        const float d = x[b * cols + col].d;
-        for (int h = 0; h < f::sums; h++) {
-            const uint32_t at = from * layout::sums + (index + b) * f::sums + h;
-            acc = fmaf(s.sum[(at * cols + col) * SUM_STRIDE + r], s.d[at * 16 + r] * d, acc);
+        for (uint32_t column = col; column < columns; column += cols) {
+            const struct xblock &input = x[b * columns + column];
+            for (int h = 0; h < f::sums; h++) {
+                const uint32_t at = from * layout::sums + (index + b) * f::sums + h;
+                acc = fmaf(s.sum[(at * columns + column) * SUM_STRIDE + r], s.d[at * 16 + r] * input.d, acc);
+            }
+            if (f::has_min)
+                acc = fmaf(s.m[(from * layout::units * layout::blocks + index + b) * 16 + r], input.s, acc);
         }
-        if (f::has_min)
-            acc = fmaf(s.m[(from * layout::units * layout::blocks + index + b) * 16 + r], x[b * cols + col].s, acc);
     }
     return acc;
 }
@@ -127,11 +129,11 @@ __device__ __forceinline__ void gate_outputs(const struct product_args &a, const
 }
 
 template <int TYPE, bool GATE>
-__device__ __forceinline__ void gemv_int(const struct product_args &a, uint32_t cols)
+__device__ __forceinline__ void gemv_int(const struct product_args &a, uint32_t cols, uint32_t columns_max)
 {
     typedef gemv_layout<TYPE, GATE> layout;
     SHARED_BYTES(bytes);
-    const layout s(bytes, cols);
+    const layout s(bytes, columns_max);
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     constexpr uint32_t pairs = layout::blocks / 2;
     const uint32_t unit = warp / pairs, pair = warp % pairs;
@@ -155,17 +157,18 @@ __device__ __forceinline__ void gemv_int(const struct product_args &a, uint32_t 
     if (first >= n_rows)
         return;
     const uint32_t n = n_rows - first < cols ? n_rows - first : cols;
+    const uint32_t inputs = GATE ? 1 : own.n_inputs, columns = cols * inputs, stage = layout::blocks * columns_max;
 
     for (uint32_t c = 0; c < 2; c++) {
         if (c < n_chunks)
-            stage_rows<layout::blocks>(a, s.x + c * layout::blocks * cols, c, first, n, cols);
+            stage_rows<layout::blocks>(a, s.x + c * stage, c, first, n, cols, inputs);
         cp_async_commit();
     }
     for (uint32_t c = 0; c <= n_chunks; c++) {
         cp_async_wait<1>();
         __syncthreads();
         if (c + 2 < n_chunks)
-            stage_rows<layout::blocks>(a, s.x + (c + 2) % GEMV_STAGES * layout::blocks * cols, c + 2, first, n, cols);
+            stage_rows<layout::blocks>(a, s.x + (c + 2) % GEMV_STAGES * stage, c + 2, first, n, cols, inputs);
         cp_async_commit();
         if (c < n_chunks) {
             const pair_bits<TYPE> bits = next;
@@ -173,16 +176,15 @@ __device__ __forceinline__ void gemv_int(const struct product_args &a, uint32_t 
             if ((c + 2) * pairs + pair < n_pairs)
                 load_pair<TYPE>(panel, (c + 2) * pairs + pair, lane, after);
             if (c * pairs + pair < n_pairs)
-                pair_sums<TYPE, GATE>(s, bits, s.x + c % GEMV_STAGES * layout::blocks * cols, c % 2,
-                                      unit * layout::blocks + 2 * pair, 2 * pair, cols, lane);
+                pair_sums<TYPE, GATE>(s, bits, s.x + c % GEMV_STAGES * stage, c % 2, unit * layout::blocks + 2 * pair, 2 * pair,
+                                      columns, lane);
         }
         for (uint32_t i = 0; i < 2 && c > 0; i++) {
             const uint32_t o = threadIdx.x + i * GEMV_THREADS, r = o % 16, col = o / 16 % cols, u = o / 16 / cols;
             const uint32_t left = a.n_k - (c - 1) * layout::blocks;
             if (u < layout::units && col < n)
-                acc[i] = chain<TYPE, GATE>(s, s.x + (c - 1) % GEMV_STAGES * layout::blocks * cols, (c - 1) % 2,
-                                           u * layout::blocks, left < layout::blocks ? left : layout::blocks, cols, col, r,
-                                           acc[i]);
+                acc[i] = chain<TYPE, GATE>(s, s.x + (c - 1) % GEMV_STAGES * stage, (c - 1) % 2, u * layout::blocks,
+                                           left < layout::blocks ? left : layout::blocks, columns, cols, col, r, acc[i]);
         }
     }
     cp_async_wait<0>();

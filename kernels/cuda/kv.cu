@@ -49,7 +49,7 @@ __device__ __forceinline__ void store_head(const struct kv_pool &pool, uint8_t *
     }
 }
 
-__global__ void __launch_bounds__(KV_THREADS) write_kv(const __grid_constant__ struct kv_args a)
+__global__ void __launch_bounds__(KV_THREADS, 8) write_kv(const __grid_constant__ struct kv_args a)
 {
     SHARED_BYTES(bytes);
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.x, dim = a.pool.head_dim;

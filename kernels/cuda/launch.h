@@ -71,6 +71,7 @@ struct step_view {
 /* Input of a product: rows as int8 blocks, as floats, or both; NULL what no weight reads. */
 struct row_input {
     struct xblock *q8;
+    struct xblock *second;         /* what the rounding of q8 left, rounded to 1/254 of its step; NULL: not kept */
     float *f32;
     uint32_t n_blocks, f32_stride; /* of a row */
 };
@@ -114,6 +115,7 @@ struct product_part {
     float *y;            /* [rows][y_stride] */
     const float *bias;   /* or NULL */
     uint32_t y_stride;
+    uint32_t n_inputs;   /* 2: reads the second part of the int8 input as well (kernels/cpu/kernels.h) */
 };
 
 struct product_args {
@@ -123,7 +125,7 @@ struct product_args {
     uint32_t n_parts;
     uint32_t n_k;
     size_t panel_bytes;
-    const struct xblock *q8;     /* the one that the type reads */
+    const struct xblock *q8, *second; /* the one that the type reads */
     const float *f32;
     uint32_t n_blocks, f32_stride;
     const uint32_t *n_rows;      /* on the device */
@@ -135,6 +137,8 @@ struct product_args {
     struct norm_args norm;
     uint32_t *counters;          /* [tiles of 8 rows], zero before and after */
 };
+/* Where rows_max is above PRODUCT_MIXED_ROWS, all parts have the same n_inputs. */
+enum { PRODUCT_MIXED_ROWS = 4 };
 enum status launch_product(const struct product_args *a, uint32_t rows_max, device_stream s);
 
 /* act(g) * u into out, for gates whose two weights differ in type. */

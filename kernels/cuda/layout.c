@@ -145,11 +145,13 @@ static void need(struct forms *f, const struct weights *w)
         f->q8 = true;
 }
 
-static void take_input(struct row_input *in, struct cuda_arena *a, uint32_t rows, uint32_t n_cols, struct forms f)
+static void take_input(struct row_input *in, struct cuda_arena *a, uint32_t rows, uint32_t n_cols, bool second, struct forms f)
 {
     *in = (struct row_input){ .n_blocks = n_cols / QUANT_BLOCK, .f32_stride = pad(n_cols, 16) };
     if (f.q8)
         in->q8 = take(a, (size_t)rows * in->n_blocks * sizeof(struct xblock));
+    if (f.q8 && second)
+        in->second = take(a, (size_t)rows * in->n_blocks * sizeof(struct xblock));
     if (f.f32)
         in->f32 = take(a, (size_t)rows * in->f32_stride * sizeof(float));
 }
@@ -169,9 +171,9 @@ static void take_inputs(struct backend *b, struct cuda_arena *a, bool *ret_mixed
         *ret_mixed_gate |= l->gate.type != l->up.type;
     }
     need(&e, &b->head);
-    take_input(&b->s.in_e, a, rows, m->n_embd, e);
-    take_input(&b->s.in_o, a, rows, m->n_heads * m->head_dim, o);
-    take_input(&b->s.in_f, a, rows, m->n_ff, f);
+    take_input(&b->s.in_e, a, rows, m->n_embd, true, e);
+    take_input(&b->s.in_o, a, rows, m->n_heads * m->head_dim, false, o);
+    take_input(&b->s.in_f, a, rows, m->n_ff, false, f);
 }
 
 static void take_sampling(struct backend *b, struct cuda_arena *a)

@@ -39,14 +39,10 @@ template <typename ROW> __device__ __forceinline__ float norm_scale(const ROW &x
     return 1.0f / sqrtf(sum_16(sum) / (float)n + eps);
 }
 
-/* 32 values, one a lane, to one int8 block. */
-__device__ __forceinline__ void quantise_block(float v, struct xblock *out, uint32_t lane)
+/* A lane's code of a block with step d. */
+__device__ __forceinline__ void put_code(struct xblock *out, int q, float d, uint32_t lane)
 {
-    const float largest = __uint_as_float(__reduce_max_sync(ALL_LANES, __float_as_uint(v) & 0x7fffffff));
-    const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
-    const int q = to_code(v * inverse);
     const int n0 = -__reduce_add_sync(ALL_LANES, lane < 16 ? q : 0), n = -__reduce_add_sync(ALL_LANES, q);
-    const float d = largest / 127.0f;
 
     out->q[lane] = (int8_t)q;
     if (lane == 0) {
@@ -57,11 +53,25 @@ __device__ __forceinline__ void quantise_block(float v, struct xblock *out, uint
     }
 }
 
+/* 32 values, one a lane, to one int8 block; with second != NULL what that leaves to another. */
+__device__ __forceinline__ void quantise_block(float v, struct xblock *out, struct xblock *second, uint32_t lane)
+{
+    const float largest = __uint_as_float(__reduce_max_sync(ALL_LANES, __float_as_uint(v) & 0x7fffffff));
+    const float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
+    const int q = to_code(v * inverse);
+    const float d = largest / 127.0f;
+
+    put_code(out, q, d, lane);
+    if (second != nullptr)
+        put_code(second, to_code(fmaf((float)q, -d, v) * (inverse * 254.0f)), d / 254.0f, lane);
+}
+
 /* 32 values of columns 32 * block .. of a row, of which `valid` exist, to what products read. */
 __device__ __forceinline__ void put_input(const struct row_input &out, uint32_t row, uint32_t block, float v, bool valid, uint32_t lane)
 {
     if (out.q8 != nullptr)
-        quantise_block(v, out.q8 + (size_t)row * out.n_blocks + block, lane);
+        quantise_block(v, out.q8 + (size_t)row * out.n_blocks + block,
+                       out.second == nullptr ? nullptr : out.second + (size_t)row * out.n_blocks + block, lane);
     if (out.f32 != nullptr && valid)
         out.f32[(size_t)row * out.f32_stride + block * WARP + lane] = v;
 }

@@ -1,7 +1,8 @@
 /* step.c - one forward pass as a list of launches.
  *
  *     embed, norm -> int8
- *     each layer   q, k, v projections (1 launch for each type among them: as a rule one)
+ *     each layer   q, k, v projections (a launch for each type among them; v, which reads two inputs, apart from q and k
+ *                  when there are more than 4 rows)
  *                  norms of heads, RoPE, K and V to their blocks
  *                  attention -> int8
  *                  output projection, added to x; its last block norms the rows -> int8
@@ -9,7 +10,7 @@
  *                  down projection, added to x; its last block norms the rows -> int8
  *     head         max_seqs wanted rows at a time: logits, then sampling or a copy to the caller
  *
- * Six launches a layer.  What a launch computes for a row does not depend on which other rows there are. */
+ * Six launches a layer for up to 4 rows, seven for more.  What a launch computes for a row does not depend on which other rows there are. */
 #include "kernels/cuda/engine.h"
 
 #include <assert.h>
@@ -31,6 +32,7 @@ static struct product_args product(const struct run *r, enum product_kind kind, 
         .n_k = w->n_k,
         .panel_bytes = w->panel_bytes,
         .q8 = in->q8,
+        .second = in->second,
         .f32 = in->f32,
         .n_blocks = in->n_blocks,
         .f32_stride = in->f32_stride,
@@ -40,11 +42,12 @@ static struct product_args product(const struct run *r, enum product_kind kind, 
     };
 }
 
-static void add_part(struct product_args *a, const struct weights *w, float *y, uint32_t y_stride, const float *bias)
+static void add_part(struct product_args *a, const struct weights *w, float *y, uint32_t y_stride, const float *bias,
+                     uint32_t n_inputs)
 {
     assert(a->n_parts < 3 && w->type == a->type && w->panel_bytes == a->panel_bytes);
     a->part[a->n_parts++] = (struct product_part){ .data = w->data, .n_panels = w->n_panels, .n_rows = w->n_rows, .y = y,
-                                                   .y_stride = y_stride, .bias = bias };
+                                                   .y_stride = y_stride, .bias = bias, .n_inputs = n_inputs };
 }
 
 /* The norm that comes after layer l's attention (or, with `after_ffn`, before what follows the layer). */
@@ -75,7 +78,9 @@ static enum status project_heads(const struct run *r, uint32_t l)
         float *y;
         uint32_t stride;
         const float *bias;
-    } part[3] = { { &w->q, b->s.q, q, w->q_bias }, { &w->k, b->s.k, kv, w->k_bias }, { &w->v, b->s.v, kv, w->v_bias } };
+        uint32_t n_inputs;
+    } part[3] = { { &w->q, b->s.q, q, w->q_bias, 1 }, { &w->k, b->s.k, kv, w->k_bias, 1 }, { &w->v, b->s.v, kv, w->v_bias, 2 } };
+    const bool mixed = r->n.rows <= PRODUCT_MIXED_ROWS;
     bool done[3] = { false };
     enum status st = ST_OK;
 
@@ -84,9 +89,9 @@ static enum status project_heads(const struct run *r, uint32_t l)
             continue;
         struct product_args a = product(r, PRODUCT_STORE, part[i].w, &b->s.in_e);
         for (int j = i; j < 3; j++) {
-            if (done[j] || part[j].w->type != part[i].w->type)
+            if (done[j] || part[j].w->type != part[i].w->type || (part[j].n_inputs != part[i].n_inputs && !mixed))
                 continue;
-            add_part(&a, part[j].w, part[j].y, part[j].stride, part[j].bias);
+            add_part(&a, part[j].w, part[j].y, part[j].stride, part[j].bias, part[j].n_inputs);
             done[j] = true;
         }
         st = launch_product(&a, r->n.rows, b->compute);
@@ -122,7 +127,7 @@ static enum status project_back(const struct run *r, const struct weights *w, co
 {
     struct product_args a = product(r, norm.post != NULL ? PRODUCT_STORE : PRODUCT_ADD, w, in);
 
-    add_part(&a, w, norm.post != NULL ? r->b->s.tmp : r->b->s.x, norm.stride, NULL);
+    add_part(&a, w, norm.post != NULL ? r->b->s.tmp : r->b->s.x, norm.stride, NULL, 1);
     a.norm = norm;
     return launch_product(&a, r->n.rows, r->b->compute);
 }
@@ -134,16 +139,16 @@ static enum status gate_and_up(const struct run *r, const struct cuda_layer *w)
 
     if (w->gate.type == w->up.type) {
         struct product_args a = product(r, PRODUCT_GATE, &w->gate, &b->s.in_e);
-        add_part(&a, &w->gate, NULL, 0, NULL);
-        add_part(&a, &w->up, NULL, 0, NULL);
+        add_part(&a, &w->gate, NULL, 0, NULL, 1);
+        add_part(&a, &w->up, NULL, 0, NULL, 1);
         a.out = b->s.in_f;
         return launch_product(&a, r->n.rows, b->compute);
     }
     struct product_args g = product(r, PRODUCT_STORE, &w->gate, &b->s.in_e), u = product(r, PRODUCT_STORE, &w->up, &b->s.in_e);
     const struct gate_args a = { .g = b->s.gate, .u = b->s.up, .n = b->m->n_ff, .stride = stride,
                                  .gelu = b->m->gate == GATE_GELU, .out = b->s.in_f, .n_rows = &r->view.header->n_rows };
-    add_part(&g, &w->gate, b->s.gate, stride, NULL);
-    add_part(&u, &w->up, b->s.up, stride, NULL);
+    add_part(&g, &w->gate, b->s.gate, stride, NULL, 1);
+    add_part(&u, &w->up, b->s.up, stride, NULL, 1);
     enum status st = launch_product(&g, r->n.rows, b->compute);
     if (st == ST_OK)
         st = launch_product(&u, r->n.rows, b->compute);
@@ -197,7 +202,7 @@ static enum status head(const struct run *r, uint32_t piece)
 
     a.n_rows = r->view.out_counts + piece;
     a.map = r->view.out_rows + before;
-    add_part(&a, &b->head, b->s.logits, b->n_vocab_padded, NULL);
+    add_part(&a, &b->head, b->s.logits, b->n_vocab_padded, NULL, 2);
     return launch_product(&a, left < b->options.max_seqs ? left : b->options.max_seqs, b->compute);
 }
 

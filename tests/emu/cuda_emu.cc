@@ -110,6 +110,11 @@ void set_seed(uint64_t seed)
     e.seed = e.rng = seed;
 }
 
+uint64_t random()
+{
+    return draw();
+}
+
 uint64_t seed()
 {
     return e.seed;

@@ -13,6 +13,9 @@
  *   missing waits            what cp.async copies arrives when the thread waits for it, not earlier (or at once: by the seed)
  *   memory errors            global and shared memory are heap blocks of exact size: AddressSanitizer sees the rest
  *
+ *   missing waits of streams  a stream does what it was given at some later time, in order; which stream goes on is drawn, and
+ *                            only events hold one back (device_emu.cc)
+ *
  * A broken rule ends the program with the place; a test that plants one asks for emu::expect_failure() first.
  *
  * Not modelled: time, caches, memory order between blocks (a block runs to its end before the next begins, so a grid
@@ -72,6 +75,8 @@ const std::string &failure();       /* the first broken rule since expect_failur
 /* ---- launches ---- */
 
 void run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
+void give(void *stream, const std::function<void()> &operation); /* device_emu.cc: to the end of its queue */
+uint64_t random();                                               /* the next number of the seed */
 
 /* ---- inside a kernel ---- */
 
@@ -139,11 +144,27 @@ void compute_mma_bf16(uint32_t mask, const void *const in[32], void *const out[3
 #define SHARED_BYTES(name)      uint8_t *name = emu::dynamic_shared()
 #define SHARED_OBJECT(T, name)  T &name = emu::static_shared_object<T>(__FILE__, __LINE__)
 
-#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                    \
-    ((void)(stream), emu::run(grid, block, shared_bytes, [&] { kernel(__VA_ARGS__); }), cudaSuccess)
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+    emu::launch(kernel, grid, block, shared_bytes, stream __VA_OPT__(, ) __VA_ARGS__)
 
 enum cudaError_t { cudaSuccess };
 typedef void *cudaStream_t;
+
+namespace emu
+{
+/* A launch takes copies of its arguments; without a stream it runs at once, else when the stream gets to it. */
+template <typename... P, typename... A>
+cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, A... args)
+{
+    const std::function<void()> operation = [=] { run(grid, block, shared_bytes, [=] { kernel(args...); }); };
+
+    if (stream == nullptr)
+        operation();
+    else
+        give(stream, operation);
+    return cudaSuccess;
+}
+} // namespace emu
 
 /* ---- warps ---- */
 

@@ -1,11 +1,20 @@
-/* device_emu.cc - device.h without a device: memory is the heap, streams run what they are given at once.
+/* device_emu.cc - device.h without a device: memory is the heap, streams are queues.
+ *
+ * What a stream is given happens as late as it may: when somebody waits for an event, streams go on one operation at a time,
+ * in an order drawn from the emulation's seed, until the event has passed.  So a step that forgets to wait for a copy, or a
+ * host that uses a buffer again too early, meets it sooner or later.
  *
  * Fresh memory holds bytes that are no number.  The space between parts of an allocation is poisoned for AddressSanitizer. */
+#include "cuda_emu.h"
+
 #include "kernels/cuda/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <deque>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -13,7 +22,68 @@
 
 enum status device_failed(const char *what, int error);
 
-static char handle; /* what opaque handles point to */
+/* An operation, or (without one) a wait until `on` has done `until` of its own. */
+struct operation {
+    std::function<void()> run;
+    const struct stream *on;
+    uint64_t until;
+};
+
+struct stream {
+    std::deque<operation> queue;
+    uint64_t given = 0, done = 0;
+};
+
+struct event {
+    const stream *on = nullptr;
+    uint64_t at = 0;
+
+    bool passed() const
+    {
+        return on == nullptr || on->done >= at;
+    }
+};
+
+static std::vector<stream *> streams;
+
+static stream *stream_of(device_stream s)
+{
+    return reinterpret_cast<stream *>(s);
+}
+static event *event_of(device_event e)
+{
+    return reinterpret_cast<event *>(e);
+}
+
+static void push(stream *s, const operation &o)
+{
+    s->queue.push_back(o);
+    s->given++;
+}
+
+void emu::give(void *to, const std::function<void()> &run)
+{
+    push(static_cast<stream *>(to), { run, nullptr, 0 });
+}
+
+/* One operation of a stream that can go on; false when none can. */
+static bool go_on()
+{
+    std::vector<stream *> ready;
+
+    for (stream *s : streams)
+        if (!s->queue.empty() && (s->queue.front().on == nullptr || s->queue.front().on->done >= s->queue.front().until))
+            ready.push_back(s);
+    if (ready.empty())
+        return false;
+    stream *s = ready[emu::random() % ready.size()];
+    const operation o = s->queue.front();
+    s->queue.pop_front();
+    if (o.run)
+        o.run();
+    s->done++;
+    return true;
+}
 
 const char *device_error(void)
 {
@@ -77,53 +147,80 @@ void device_guard(void *at, size_t bytes)
 
 enum status device_stream_new(device_stream *ret_stream)
 {
-    *ret_stream = reinterpret_cast<device_stream>(&handle);
+    stream *s = new stream;
+
+    streams.push_back(s);
+    *ret_stream = reinterpret_cast<device_stream>(s);
     return ST_OK;
 }
 
-void device_stream_free(device_stream)
+/* What is left of it still happens, as on a device. */
+void device_stream_free(device_stream s)
 {
+    if (s == nullptr)
+        return;
+    while (!stream_of(s)->queue.empty())
+        if (!go_on())
+            abort();
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i] == stream_of(s))
+            streams.erase(streams.begin() + (long)i--);
+    delete stream_of(s);
 }
 
 enum status device_event_new(device_event *ret_event)
 {
-    *ret_event = reinterpret_cast<device_event>(&handle);
+    *ret_event = reinterpret_cast<device_event>(new event);
     return ST_OK;
 }
 
-void device_event_free(device_event)
+void device_event_free(device_event e)
 {
+    delete event_of(e);
 }
 
-enum status device_event_record(device_event, device_stream)
+enum status device_event_record(device_event e, device_stream s)
 {
+    event_of(e)->on = stream_of(s);
+    event_of(e)->at = stream_of(s)->given;
     return ST_OK;
 }
 
-enum status device_event_poll(device_event)
+/* Time passes between two looks. */
+enum status device_event_poll(device_event e)
 {
+    for (uint64_t n = emu::random() % 4; n > 0; n--)
+        go_on();
+    return event_of(e)->passed() ? ST_OK : ST_AGAIN;
+}
+
+enum status device_event_wait(device_event e)
+{
+    while (!event_of(e)->passed()) {
+        if (!go_on()) {
+            fprintf(stderr, "emulation: streams wait for each other\n");
+            abort();
+        }
+    }
     return ST_OK;
 }
 
-enum status device_event_wait(device_event)
+enum status device_stream_wait(device_stream s, device_event e)
 {
+    if (event_of(e)->on != nullptr)
+        push(stream_of(s), { nullptr, event_of(e)->on, event_of(e)->at });
     return ST_OK;
 }
 
-enum status device_stream_wait(device_stream, device_event)
+enum status device_copy(void *to, const void *from, size_t bytes, enum device_direction, device_stream s)
 {
+    emu::give(s, [=] { memcpy(to, from, bytes); });
     return ST_OK;
 }
 
-enum status device_copy(void *to, const void *from, size_t bytes, enum device_direction, device_stream)
+enum status device_zero(void *at, size_t bytes, device_stream s)
 {
-    memcpy(to, from, bytes);
-    return ST_OK;
-}
-
-enum status device_zero(void *at, size_t bytes, device_stream)
-{
-    memset(at, 0, bytes);
+    emu::give(s, [=] { memset(at, 0, bytes); });
     return ST_OK;
 }
 

@@ -192,7 +192,7 @@ static void check(const shape &s, bool norms, dice &d)
             const size_t at = ((size_t)r * heads + h) * dim;
             cpu_attention(t, h, s.past + r, cpu_q.data() + at, want.at);
             assert_bits("attention", want.at, &out[at], dim);
-            cpu()->quantise(want.at, dim / 32, want_q8.at, 1);
+            cpu()->quantise(want.at, dim / 32, want_q8.at, 1, 0);
             assert_memory_equal(want_q8.at, q8.at + at / 32, dim / 32 * sizeof(struct xblock));
         }
     for (size_t i = 0; i < counters.n; i++)

@@ -43,27 +43,37 @@ struct two_weights {
 /* Input rows in both forms. */
 struct input_rows {
     uint32_t n, k, stride;
-    exact<struct xblock> q8;
+    exact<struct xblock> q8, second;
     exact<float> f32;
 
     input_rows(uint32_t rows, uint32_t cols, dice &d)
-        : n(rows), k(cols), stride(pad_to_16(cols)), q8((size_t)rows * (cols / 32)), f32((size_t)rows * stride, 0)
+        : n(rows), k(cols), stride(pad_to_16(cols)), q8((size_t)rows * (cols / 32)), second((size_t)rows * (cols / 32)),
+          f32((size_t)rows * stride, 0)
     {
+        std::vector<struct xblock> both(cols / 32 * 2);
+
         for (uint32_t r = 0; r < rows; r++) {
             for (uint32_t i = 0; i < cols; i++)
                 f32[(size_t)r * stride + i] = d.unit() * 3;
             if (d.below(8) == 0)
                 memset(&f32[(size_t)r * stride], 0, cols * sizeof(float)); /* a row of nothing */
-            cpu()->quantise(&f32[(size_t)r * stride], cols / 32, q8.at + (size_t)r * (cols / 32), 1);
+            cpu()->quantise(&f32[(size_t)r * stride], cols / 32, both.data(), 2, 1);
+            for (uint32_t b = 0; b < cols / 32; b++) {
+                q8[(size_t)r * (cols / 32) + b] = both[2 * b];
+                second[(size_t)r * (cols / 32) + b] = both[2 * b + 1];
+            }
         }
     }
     /* y of one row by the CPU, padded */
-    void product(const struct matrix &m, uint32_t row, float *y)
+    void product(const struct matrix &m, uint32_t row, float *y, uint32_t inputs = 1)
     {
-        if (type_is_float(m.type))
-            cpu()->gemm[m.type](m.data, m.panel_bytes, m.n_panels, m.n_k, &f32[(size_t)row * stride], 1, y, 0);
-        else
-            cpu()->gemm[m.type](m.data, m.panel_bytes, m.n_panels, m.n_k, q8.at + (size_t)row * (k / 32), 1, y, 0);
+        std::vector<struct xblock> both;
+        for (uint32_t b = 0; b < k / 32; b++) {
+            both.push_back(q8[(size_t)row * (k / 32) + b]);
+            both.push_back(second[(size_t)row * (k / 32) + b]);
+        }
+        const struct tile t = { type_is_float(m.type) ? (const void *)&f32[(size_t)row * stride] : both.data(), 1, 2, inputs };
+        cpu()->gemm[m.type](m.data, m.panel_bytes, m.n_panels, m.n_k, &t, y, 0);
     }
 };
 
@@ -75,6 +85,7 @@ static struct product_args arguments(const two_weights &w, input_rows &x, const 
     a.n_k = w.form[0].n_k;
     a.panel_bytes = w.form[0].panel_bytes;
     a.q8 = x.q8.at;
+    a.second = x.second.at;
     a.f32 = x.f32.at;
     a.n_blocks = x.k / 32;
     a.f32_stride = x.stride;
@@ -83,7 +94,7 @@ static struct product_args arguments(const two_weights &w, input_rows &x, const 
     return a;
 }
 
-static void add(struct product_args &a, const struct weights &w, float *y, uint32_t stride, const float *bias)
+static void add(struct product_args &a, const struct weights &w, float *y, uint32_t stride, const float *bias, uint32_t inputs = 1)
 {
     struct product_part &p = a.part[a.n_parts++];
 
@@ -93,12 +104,14 @@ static void add(struct product_args &a, const struct weights &w, float *y, uint3
     p.y = y;
     p.y_stride = stride;
     p.bias = bias;
+    p.n_inputs = inputs;
 }
 
 /* Two parts side by side, the first with a bias, rows taken through a map. */
 static void check_store(const two_weights &w, input_rows &x, uint32_t n, uint32_t rows_max, dice &d)
 {
     const uint32_t n_rows = w.form[0].n_rows, padded = pad_to_16(n_rows);
+    const uint32_t second = 1 + d.below(2), first = rows_max > PRODUCT_MIXED_ROWS ? second : 1;
     exact<float> y0((size_t)n * n_rows), y1((size_t)n * n_rows), bias(n_rows), want(padded);
     exact<uint32_t> map(n), count(1);
 
@@ -110,15 +123,15 @@ static void check_store(const two_weights &w, input_rows &x, uint32_t n, uint32_
     struct product_args a = arguments(w, x, count.at, nullptr);
     a.kind = PRODUCT_STORE;
     a.map = map.at;
-    add(a, w.form[0], y0.at, n_rows, bias.at);
-    add(a, w.form[1], y1.at, n_rows, nullptr);
+    add(a, w.form[0], y0.at, n_rows, bias.at, first);
+    add(a, w.form[1], y1.at, n_rows, nullptr, second);
     assert_int_equal(launch_product(&a, rows_max, nullptr), ST_OK);
     for (uint32_t r = 0; r < n; r++) {
-        x.product(w.cpu_form[0], map[r], want.at);
+        x.product(w.cpu_form[0], map[r], want.at, first);
         for (uint32_t i = 0; i < n_rows; i++)
             want[i] = want[i] + bias[i];
         assert_bits("store", want.at, &y0[(size_t)r * n_rows], n_rows);
-        x.product(w.cpu_form[1], map[r], want.at);
+        x.product(w.cpu_form[1], map[r], want.at, second);
         assert_bits("store, second part", want.at, &y1[(size_t)r * n_rows], n_rows);
     }
 }
@@ -129,7 +142,7 @@ static void check_add_and_norm(const two_weights &w, input_rows &x, uint32_t n, 
     const uint32_t e = w.form[0].n_rows, stride = pad_to_16(e);
     exact<float> y((size_t)n * stride, 0), tmp((size_t)n * stride, 0), weight(e), post_weight(e), out((size_t)n * stride, 0);
     exact<float> padded_weight(stride, 0), padded_post(stride, 0), row(stride, 0), acc(stride, 0);
-    exact<struct xblock> q8((size_t)n * (e / 32)), want_q8(e / 32);
+    exact<struct xblock> q8((size_t)n * (e / 32)), second((size_t)n * (e / 32)), want_q8(e / 32 * 2);
     exact<uint32_t> count(1), counters((rows_max + 3) / 4, 0);
     std::vector<float> before;
 
@@ -153,6 +166,7 @@ static void check_add_and_norm(const two_weights &w, input_rows &x, uint32_t n, 
     a.norm.stride = stride;
     a.norm.eps = 1e-5f;
     a.norm.out.q8 = e % 32 == 0 ? q8.at : nullptr;
+    a.norm.out.second = second.at;
     a.norm.out.n_blocks = e / 32;
     a.norm.out.f32 = out.at;
     a.norm.out.f32_stride = stride;
@@ -169,8 +183,9 @@ static void check_add_and_norm(const two_weights &w, input_rows &x, uint32_t n, 
         assert_bits("norm", row.at, &out[(size_t)r * stride], e);
         if (e % 32 != 0)
             continue;
-        cpu()->quantise(row.at, e / 32, want_q8.at, 1);
+        cpu()->quantise(row.at, e / 32, want_q8.at, 1, e / 32);
         assert_memory_equal(want_q8.at, q8.at + (size_t)r * (e / 32), e / 32 * sizeof(struct xblock));
+        assert_memory_equal(want_q8.at + e / 32, second.at + (size_t)r * (e / 32), e / 32 * sizeof(struct xblock));
     }
     for (uint32_t i = 0; i < counters.n; i++)
         assert_int_equal(counters[i], 0);
@@ -201,7 +216,7 @@ static void check_gate(const two_weights &w, input_rows &x, uint32_t n, uint32_t
         assert_bits("gate", g.at, &out[(size_t)r * stride], f);
         if (f % 32 != 0)
             continue;
-        cpu()->quantise(g.at, f / 32, want_q8.at, 1);
+        cpu()->quantise(g.at, f / 32, want_q8.at, 1, 0);
         assert_memory_equal(want_q8.at, q8.at + (size_t)r * (f / 32), f / 32 * sizeof(struct xblock));
     }
 }
@@ -221,16 +236,16 @@ static void products_have_the_bits_of_the_cpu(void **)
         for (uint32_t round = 0; round < ROUNDS; round++) {
             const bool k_type = type == TENSOR_Q4_K || type == TENSOR_Q5_K || type == TENSOR_Q6_K;
             const uint32_t k = type_is_float(type) ? d.pick(k_float) : k_type ? d.pick(k_of_256) : d.pick(k_of_32);
-            const uint32_t n = round % 2 ? d.pick(few) : d.pick(many), rows = n + d.below(4), rows_max = n <= 8 ? 8 : n + d.below(40);
+            const uint32_t n = round / 3 % 2 ? d.pick(few) : d.pick(many), rows = n + d.below(4), rows_max = n <= 8 ? 8 : n + d.below(40);
             const two_weights w(type, d.pick(n_rows), k, d.next() | 1);
             input_rows x(rows, k, d);
             emu::set_seed(d.next());
             if (round % 3 == 0)
-                check_store(w, x, n, round % 2 ? n : rows_max, d);
+                check_store(w, x, n, round / 3 % 2 ? n : rows_max, d);
             else if (round % 3 == 1)
-                check_add_and_norm(w, x, n, round % 2 ? n : rows_max, round % 2, d);
+                check_add_and_norm(w, x, n, round / 3 % 2 ? n : rows_max, d.below(2), d);
             else
-                check_gate(w, x, n, round % 2 ? n : rows_max, round % 2);
+                check_gate(w, x, n, round / 3 % 2 ? n : rows_max, d.below(2));
         }
     }
 }
