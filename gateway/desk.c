@@ -92,6 +92,7 @@ void desk_stop_op(struct desk *d, struct conn *c, struct op *op)
     (void)c;
     job_check_free(op->check);
     job_reuse_free(op->reuse);
+    desk_drop_count(op);
     if (op->spool[0] != '\0')
         job_files_spool_remove(d->files, op->spool);
     if (op->kind == OP_CHECK && op->row.seq != 0 &&

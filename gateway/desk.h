@@ -29,6 +29,7 @@ enum {
 enum op_kind { OP_IDLE, OP_UPLOAD, OP_CHECK, OP_WATCH, OP_ASK, OP_QUERY };
 
 struct conn;
+struct count;
 struct ask;
 
 struct op {
@@ -39,6 +40,8 @@ struct op {
     struct job_row row;               /* UPLOAD: its options; CHECK: the job it will be */
     uint32_t try_lines;               /* UPLOAD, CHECK */
     int64_t reuse_seq;                /* UPLOAD, CHECK: the job whose answers are taken over; 0 none */
+    bool check_only;                  /* UPLOAD, CHECK */
+    struct count *count;              /* CHECK: the tokens of its lines are being counted */
     struct job_reuse *reuse;          /* CHECK: that is under way */
     struct job_check *check;
     int64_t seq;                      /* WATCH */
@@ -79,6 +82,7 @@ struct desk {
     int epoll, control;
     struct conn *conns;
     unsigned n_conns;
+    struct count *counts;             /* likewise */
     struct ask *asks;                 /* all that libweir knows of, with or without a conn */
     uint64_t now_ns;                  /* of this turn of the loop */
     int64_t real_ms;
@@ -125,6 +129,10 @@ bool desk_find_job(struct desk *d, struct conn *c, struct op *op, struct door_re
 bool desk_may_submit(struct desk *d, const char *user, struct error *err);
 void desk_fail_internal(struct desk *d, struct conn *c, struct op *op, const char *what);
 
+void desk_begin_count(struct desk *d, struct conn *c, struct op *op, const struct job_row *row);
+void desk_step_count(struct desk *d, struct conn *c, struct op *op);
+void desk_drop_count(struct op *op);
+void desk_free_counts(struct desk *d); /* what libweir still knew of when it was closed */
 void desk_step_check(struct desk *d, struct conn *c, struct op *op);
 void desk_serve_watch(struct desk *d, struct conn *c, struct op *op);
 void desk_drop_ask(struct desk *d, struct op *op);

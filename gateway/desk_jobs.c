@@ -115,6 +115,7 @@ void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_r
     };
     memcpy(op->row.user, c->user, sizeof op->row.user);
     op->try_lines = s.try_lines;
+    op->check_only = s.check;
     if (r->failed || s.priority > 3 || s.max_tokens > OUTPUT_TOKENS_MAX || s.deadline_ms > DEADLINE_MS_MAX) {
         desk_break(d, c, "submit");
         return;
@@ -302,6 +303,10 @@ void desk_step_check(struct desk *d, struct conn *c, struct op *op)
     struct job_row row;
     struct error err;
 
+    if (op->count != NULL) {
+        desk_step_count(d, c, op);
+        return;
+    }
     if (op->reuse != NULL) {
         step_reuse(d, c, op);
         return;
@@ -309,6 +314,8 @@ void desk_step_check(struct desk *d, struct conn *c, struct op *op)
     enum status st = job_check_step(op->check, d->store, &row, &err);
     if (st == ST_AGAIN) {
         d->work_left = true;
+    } else if (st == ST_OK && op->check_only) {
+        desk_begin_count(d, c, op, &row);
     } else if (st == ST_OK && op->reuse_seq != 0) {
         begin_reuse(d, c, op, row);
     } else if (st == ST_OK) {

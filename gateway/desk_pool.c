@@ -40,6 +40,7 @@ void desk_free_asks(struct desk *d)
 {
     while (d->asks != NULL)
         ask_free(d->asks);
+    desk_free_counts(d);
 }
 
 /* The op lets go of its ask; the broker's end of it frees it. */

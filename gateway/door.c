@@ -195,6 +195,7 @@ void door_put_submit(struct door_writer *w, const struct door_submit *s)
     door_put_u64(w, s->deadline_ms);
     door_put_u32(w, s->try_lines);
     door_put_str(w, s->reuse);
+    door_put_u32(w, s->check);
 }
 
 void door_get_submit(struct door_reader *r, struct door_submit *ret_submit)
@@ -207,6 +208,7 @@ void door_get_submit(struct door_reader *r, struct door_submit *ret_submit)
     ret_submit->deadline_ms = door_get_u64(r);
     ret_submit->try_lines = door_get_u32(r);
     ret_submit->reuse = door_get_str(r);
+    ret_submit->check = door_get_u32(r) != 0;
 }
 
 void door_put_ask(struct door_writer *w, const struct door_ask *a)

@@ -121,13 +121,14 @@ struct door_message {
 };
 
 /* Options of SUBMIT, in this order: str name, str key, str model, u32 max_tokens, u32 priority, u64 deadline_ms, u32 try_lines,
- * str reuse.
+ * str reuse, u32 check.
  * Empty strings and zeros: not given. */
 struct door_submit {
     struct span name, key, model;
     uint32_t max_tokens, priority;
     uint64_t deadline_ms;
     struct span reuse;       /* a job whose answers to the same lines are taken over */
+    bool check;              /* the reply of SUBMIT_END is a report (desk_count.c), and nothing is submitted */
     uint32_t try_lines;      /* answer so many, and hold the rest */
 };
 

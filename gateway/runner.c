@@ -265,7 +265,7 @@ static void record_error(struct runner *r, struct job *j, const struct weir_line
 }
 
 /* A line that could not be made into a request when it was uploaded (convert.h) carries the reason. */
-static void refusal_of(const char *text, size_t bytes, struct weir_error *error)
+void runner_refusal_of(const char *text, size_t bytes, struct weir_error *error)
 {
     if (memmem(text, bytes, "\"x_refused\"", 11) == NULL)
         return;
@@ -294,7 +294,7 @@ static enum status read_line(struct job *j, const struct line_ref *line, struct 
         st =
             weir_line_parse(text, bytes, line->number, ret_parsed, ret_error) == WEIR_OK ? ST_OK : ST_INVALID;
     if (st == ST_INVALID && !too_long)
-        refusal_of(text, bytes, ret_error);
+        runner_refusal_of(text, bytes, ret_error);
     if (st == ST_INVALID && too_long) {
         snprintf(ret_error->code, sizeof ret_error->code, "limit_exceeded");
         snprintf(ret_error->message, sizeof ret_error->message, "line %u has %u bytes, the limit is %d",

@@ -90,6 +90,9 @@ struct job *runner_find(struct runner *r, int64_t seq);
 /* Begin to end a job: JOB_CANCELLING or JOB_EXPIRING, committed when it returns ST_OK.  Already so: ST_OK. */
 MUST_CHECK enum status runner_end(struct runner *r, struct job *j, enum job_state how);
 
+/* A line that could not be made into a request when it was uploaded (convert.h) carries the reason: it replaces *error. */
+void runner_refusal_of(const char *text, size_t bytes, struct weir_error *error);
+
 /* Run the held lines too: committed when it returns ST_OK.  ST_AGAIN: lines that were not held are still under way. */
 MUST_CHECK enum status runner_release(struct runner *r, struct job *j);
 

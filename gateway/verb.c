@@ -44,6 +44,8 @@ static const struct {
                        TYPE_TEXT, 32 << 10 },
     [OPT_TRY] = { "try", "N", "answer N lines, chosen at random, and hold the rest until `release`", TYPE_COUNT,
                   JOB_LINES_MAX },
+    [OPT_CHECK] = { "check", NULL, "submit nothing; name the lines that are wrong or too long, and count tokens", TYPE_FLAG,
+                    0 },
     [OPT_REUSE] = { "reuse", "JOB", "take over JOB's answers to lines that have the same id and text; run only the rest",
                     TYPE_TEXT, 128 },
     [OPT_STATE] = { "state", "STATE", "only jobs in this state (in_progress, completed, failed, ...)", TYPE_TEXT,
@@ -126,7 +128,8 @@ static const struct verb *verb_table(void)
         { VERB_VERSION, "version", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the version of the gateway", NULL },
     };
     _Static_assert(sizeof table / sizeof table[0] == VERB_COUNT, "one row a verb");
-    table[VERB_SUBMIT].options = table[VERB_RUN].options = job_options;
+    table[VERB_SUBMIT].options = job_options | BIT(OPT_CHECK);
+    table[VERB_RUN].options = job_options;
     return table;
 }
 

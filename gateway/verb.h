@@ -45,6 +45,7 @@ enum verb_option {
     OPT_TEMPLATE,
     OPT_CHAT,
     OPT_TRY,
+    OPT_CHECK,
     OPT_REUSE,
     OPT_STATE,
     OPT_FLAT,

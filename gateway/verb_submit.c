@@ -65,7 +65,8 @@ static void start_submit(struct talk *t)
                             .priority = (uint32_t)t->call.number[OPT_PRIORITY],
                             .deadline_ms = t->call.number[OPT_DEADLINE],
                             .try_lines = (uint32_t)t->call.number[OPT_TRY],
-                            .reuse = option_text(t, OPT_REUSE)};
+                            .reuse = option_text(t, OPT_REUSE),
+                            .check = t->call.has[OPT_CHECK]};
 
     if (!prepare_input(t))
         return;
@@ -187,6 +188,45 @@ static void on_spool(struct talk *t, struct door_reader *r, int fd)
         upload_end(t);
 }
 
+static json_int_t number_of(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+/* What --check found; the exit code tells whether every line would run. */
+static void print_report(struct talk *t, const json_t *report)
+{
+    json_int_t wrong = number_of(report, "n_bad") + number_of(report, "n_overflow");
+    json_t *bad = json_object_get(report, "bad"), *overflow = json_object_get(report, "overflow"), *line;
+    size_t i;
+
+    if (t->call.has[OPT_JSON]) {
+        char *text = json_dumps(report, JSON_COMPACT | JSON_REAL_PRECISION(9));
+        talk_print(t, "%s\n", text != NULL ? text : "null");
+        free(text);
+    } else {
+        json_array_foreach(bad, i, line)
+        {
+            const char *message = json_string_value(json_object_get(line, "message"));
+            talk_print(t, "line %" JSON_INTEGER_FORMAT ": ", number_of(line, "line"));
+            talk_print_safe(t, message != NULL ? message : "wrong", 0);
+            talk_print(t, "\n");
+        }
+        json_array_foreach(overflow, i, line)
+            talk_print(t, "line %" JSON_INTEGER_FORMAT ": the prompt has %" JSON_INTEGER_FORMAT
+                          " tokens, the model takes %" JSON_INTEGER_FORMAT "\n",
+                       number_of(line, "line"), number_of(line, "prompt_tokens"), number_of(line, "context_tokens"));
+        if ((json_int_t)(json_array_size(bad) + json_array_size(overflow)) < wrong)
+            talk_print(t, "and more: the first 1,000 of each kind are named\n");
+        talk_print(t, "%" JSON_INTEGER_FORMAT " lines, %" JSON_INTEGER_FORMAT " wrong, %" JSON_INTEGER_FORMAT
+                      " too long; %" JSON_INTEGER_FORMAT " tokens to read, %" JSON_INTEGER_FORMAT
+                      " in the longest; nothing was submitted\n",
+                   number_of(report, "lines"), number_of(report, "n_bad"), number_of(report, "n_overflow"),
+                   number_of(report, "prompt_tokens"), number_of(report, "longest_prompt_tokens"));
+    }
+    talk_finish(t, wrong > 0 ? EXIT_LINES_FAILED : EXIT_OK);
+}
+
 static void on_job(struct talk *t, struct door_reader *r, int fd)
 {
     json_t *job = job_reply_json(t, r, fd);
@@ -194,6 +234,11 @@ static void on_job(struct talk *t, struct door_reader *r, int fd)
 
     if (job == NULL)
         return;
+    if (t->call.has[OPT_CHECK]) {
+        print_report(t, job);
+        json_decref(job);
+        return;
+    }
     if (t->call.has[OPT_REUSE]) {
         json_t *counts = json_object_get(job, "request_counts");
         talk_print_error(t, "%" JSON_INTEGER_FORMAT " of %" JSON_INTEGER_FORMAT " lines were answered before\n",

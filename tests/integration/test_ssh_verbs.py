@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Verbs beyond submit and results: retry, try and release, usage, keys, tables of answers, limits; over the real ssh client."""
 import csv
+import gzip
 import io
 import json
 import os
@@ -116,6 +117,43 @@ def test_reuse_runs_only_what_is_new_changed_or_failed():
         check_eq((out["status"], out["request_counts"]["completed"]), ("completed", 1200), "nothing left to run")
         check_eq(rig.ssh("wait").returncode, 0, "it has ended")
         check_once(rig, out["id"], [x["id"] for x in whole])
+
+
+def test_check_names_the_lines_that_would_fail():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        lines = [json.dumps({"id": "n%d" % n, "prompt": "x" * 10}) for n in range(500)]
+        lines[3] = "{"
+        lines[9] = json.dumps({"prompt": "y" * 9000})   # the test's broker has a token a character, and 8192 of context
+        lines[11] = json.dumps({"messages": [{"role": "user", "content": "abc"}, {"role": "user", "content": "de"}]})
+        lines[12] = json.dumps({"prompt_ids": [1, 2, 3]})
+        text = "\n".join(lines)
+        out = rig.ssh("submit --check --json", gzip.compress(text.encode()))
+        check_eq(out.returncode, 1, "some would fail", out.stderr)
+        report = json.loads(out.stdout)
+        check_eq([x["line"] for x in report["bad"]], [4], "wrong")
+        check_eq(report["overflow"], [{"line": 10, "prompt_tokens": 9000, "context_tokens": 8192}], "too long")
+        check_eq((report["lines"], report["counted"], report["longest_prompt_tokens"]), (500, 499, 9000), "counts")
+        check_eq(report["prompt_tokens"], 496 * 10 + 9000 + 7 + 3, "tokens")
+        words = rig.ssh("submit --check", text).stdout
+        check(b"line 10: the prompt has 9000 tokens" in words and b"nothing was submitted" in words, words)
+        check_eq(rig.ssh("submit --check", lines[0]).returncode, 0, "all is well")
+        check_eq(rig.ssh("submit --check --template '{a} {b}'", "a,b\n1,2\n3\n").returncode, 1, "a table")
+        check_eq(rig.ssh("submit --check", "").returncode, 4, "empty")
+        check_eq(rig.ssh("run --check", lines[0]).returncode, 2, "not of run")
+        check_eq(rig.json("list --json --all")["jobs"], [], "nothing was submitted")
+        check(not os.path.exists(rig.path("broker.log")) or not open(rig.path("broker.log")).read(), "nothing was asked")
+        p = subprocess.Popen(rig.ssh_args() + ["submit --check"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        p.stdin.write((lines[0][:-1] + ', "x_n": 1}\n').encode().replace(b"n0", b"m0") * 1)
+        p.stdin.write("".join(json.dumps({"prompt": "z%d" % n}) + "\n" for n in range(20000)).encode())
+        p.stdin.close()
+        p.kill()   # in the middle of the counting, perhaps
+        p.wait()
+        p.stdout.close()
+        p.stderr.close()
+        rig.stop_broker()
+        wait_until(lambda: rig.ssh("submit --check", lines[0]).returncode == 5, 10, "without a pool tokens cannot be counted")
 
 
 def test_usage_counts_what_was_used():
