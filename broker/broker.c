@@ -152,6 +152,7 @@ void broker_check(const struct broker *b)
     fair_queue_check(b->queue);
     requests_check(&b->requests, &b->clients);
     keys_check(b->keys);
+    sessions_check(&b->sessions);
     for (uint32_t i = 0; i < b->n_workers; i++)
         if (b->workers[i].link.open)
             worker_link_check(&b->workers[i].link);
@@ -346,6 +347,26 @@ static void publish_metrics(struct broker *b)
     metrics_publish(b->metrics, page, n, &health);
 }
 
+/* Sessions whose time is over, and workers that keep blocks in vain. */
+static void end_sessions(struct broker *b)
+{
+    int at;
+
+    sessions_expire(&b->sessions, b->now_ns);
+    for (uint32_t i = 0; b->sessions.n > 0 && i < b->n_workers; i++) {
+        struct worker *w = &b->workers[i];
+
+        while (w->state == WORKER_READY && w->killed == KILL_NONE && (at = sessions_to_tell(&b->sessions, i)) != SESSION_NONE) {
+            enum status st = worker_link_session_end(&w->link, b->sessions.list[at].number);
+            if (st == ST_CORRUPT)
+                supervisor_kill(w, KILL_BROKEN_RULE);
+            if (st != ST_OK)
+                break; /* the ring is full: in the next tick */
+            sessions_told(&b->sessions, at, i);
+        }
+    }
+}
+
 static void tick(struct broker *b)
 {
     if (b->now_ns < b->tick_due_ns)
@@ -353,6 +374,7 @@ static void tick(struct broker *b)
     b->tick_due_ns = b->now_ns + TICK_MS * ms_ns;
     check_deadlines(b);
     keys_expire(b->keys, b->now_ns);
+    end_sessions(b);
     for (uint32_t i = 0; i < b->n_workers; i++) {
         supervisor_obey(&b->workers[i], b->now_ns);
         supervise(b, &b->workers[i]);

@@ -6,6 +6,7 @@
  *   delivery.c   what requests received -> clients                          (never blocks; keeps what a client does not take)
  *   death.c      a worker ended -> its requests go on elsewhere             (takeover decides)
  *   keys.c       idempotency keys: what was asked before, and its answer
+ *   sessions.c   named conversations: their time and their worker
  *   ending.c     the one place where requests change phase and end
  *   admin.c      workers paused, drained, added, removed by hand
  *   report.c     hello, models, status; metrics_page.c the same for Prometheus, served by metrics.c in a thread of its own
@@ -28,6 +29,7 @@
 #include "options.h"
 #include "request.h"
 #include "router.h"
+#include "sessions.h"
 #include "store.h"
 #include "supervisor.h"
 #include "users.h"
@@ -100,6 +102,7 @@ struct broker {
     struct clients clients;
     struct requests requests;
     struct keys *keys;        /* idempotency keys */
+    struct sessions sessions;
     struct fair_queue *queue;
     struct router *router;
     struct served_model models[MODELS_MAX];

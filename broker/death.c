@@ -67,6 +67,7 @@ void death_look(struct broker *b, struct worker *w)
     if (end.own_fault)
         partition_discard(&w->store);
     router_forget(b->router, w->slot);
+    sessions_forget_worker(&b->sessions, w->slot);
     for (uint32_t slot = 0; slot < REGION_SLOTS; slot++)
         if (w->link.slots[slot].request != LINK_NO_REQUEST)
             give_on(b, w->link.slots[slot].request, &end, n == 1);

@@ -129,7 +129,8 @@ static enum status send_to(struct broker *b, uint32_t request, struct worker *w)
     if (st == ST_OK) {
         r->fair_tag = fair_queue_take(b->queue, request);
         record_write(&r->record, slot, generation, r->fair_tag, resume, n_resume, at);
-        st = worker_link_commit(&w->link, slot, request, bytes);
+        uint64_t session = r->session != SESSION_NONE ? sessions_place(&b->sessions, r->session, w->slot) : 0;
+        st = worker_link_commit_for(&w->link, slot, request, bytes, session);
         ending_sent(b, request, w, slot);
         if (r->dispatched_ns == 0) {
             r->dispatched_ns = b->now_ns;
@@ -155,8 +156,9 @@ static bool route(struct broker *b, uint32_t request, struct router_candidate *c
     prefix.n = 0;
     if (!r->cache_off && r->kind == WORK_GENERATE)
         router_prefix_of(record_head(&r->record)->scope, prompt, &prefix);
+    int home = r->session != SESSION_NONE ? b->sessions.list[r->session].worker : -1;
     for (;;) {
-        int at = router_pick(b->router, &prefix, prompt.n, r->prompt_tokens_estimate, candidates, &warm_tokens);
+        int at = home >= 0 && candidates[home].usable ? home : router_pick(b->router, &prefix, prompt.n, r->prompt_tokens_estimate, candidates, &warm_tokens);
         if (at < 0)
             return false;
         enum status st = send_to(b, request, &b->workers[at]);

@@ -68,6 +68,8 @@ static void try_free(struct broker *b, uint32_t request)
         return;
     if (r->key != NO_KEY)
         settle_key(b, r);
+    if (r->session != SESSION_NONE)
+        sessions_unuse(&b->sessions, r->session, b->now_ns);
     b->accounts.list[r->account].n_live--;
     requests_remove(&b->requests, request);
 }

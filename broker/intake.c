@@ -292,6 +292,40 @@ static bool key_of(const struct broker *b, const struct wire_generate *g, struct
     return true;
 }
 
+/* --- sessions --------------------------------------------------------------------------------- */
+
+static void session_name(const struct broker *b, const char *user, struct span session, uint64_t ret_name[2], uint64_t *ret_user)
+{
+    uint8_t text[USER_NAME_BYTES + NAME_BYTES_MAX];
+    size_t user_bytes = strlen(user) + 1;
+    uint64_t hash[2];
+
+    memcpy(text, user, user_bytes);
+    memcpy(text + user_bytes, session.at, session.n);
+    keyed_hash(b, text, user_bytes + session.n, ret_name);
+    keyed_hash(b, text, user_bytes, hash);
+    *ret_user = hash[0];
+}
+
+/* The session the request names, if it names one.  False with a->error set. */
+static bool use_session(struct broker *b, const struct wire_generate *g, struct admission *a, int *ret_session)
+{
+    uint64_t name[2], user, ttl_ms = g->session_ttl_ms != 0 ? g->session_ttl_ms : SESSION_TTL_MS;
+
+    if (g->session.n == 0)
+        return true;
+    session_name(b, b->accounts.list[a->account].name, g->session, name, &user);
+    enum status st = sessions_use(&b->sessions, name, user, ttl_ms * UINT64_C(1000000), b->now_ns, ret_session);
+    if (st == ST_LIMIT)
+        error_set(&a->error, ERR_LIMIT_EXCEEDED, "session", "user %s has %d sessions, the limit: end one, or wait for its time-out",
+                  b->accounts.list[a->account].name, SESSIONS_USER_MAX);
+    else if (st != ST_OK)
+        error_set(&a->error, ERR_BUSY, "session", "the pool has %d sessions, its limit", SESSIONS_MAX);
+    return st == ST_OK;
+}
+
+/* --- a request with a key that is known ------------------------------------------------------- */
+
 /* The request is told from its beginning, to this client. */
 static void tell_again(struct broker *b, uint32_t request, const struct wire_generate *g)
 {
@@ -415,11 +449,6 @@ static void on_generate(struct broker *b, const struct sender *from, const struc
 
     struct key key;
 
-    if (g->session.n > 0) {
-        error_set(&a.error, ERR_UNSUPPORTED_PARAMETER, "session", "session is not served by this broker");
-        refuse(b, from, m->id, 0, &a.error);
-        return;
-    }
     if (g->idempotency_key.n > 0 && answer_by_key(b, from, m, &key))
         return;
     if (!admit(b, from, m->id, g->model, g->on_behalf_of, &a)) {
@@ -431,17 +460,21 @@ static void on_generate(struct broker *b, const struct sender *from, const struc
                                 .seed = g->has_seed ? g->sampling.seed : draw_seed() };
     scope_hash(b, &b->accounts.list[a.account], g->scope, g->salt, c.scope);
     uint32_t request = NO_REQUEST;
-    if (record_of_generate(g, &c, &record, &a.error) == ST_OK) {
+    int session = SESSION_NONE;
+    if (use_session(b, g, &a, &session) && record_of_generate(g, &c, &record, &a.error) == ST_OK) {
         request = make_request(b, &a, m->id, g->n, &record, WORK_GENERATE);
         if (request == NO_REQUEST)
             error_set(&a.error, ERR_INTERNAL, "", "the broker has no memory for this request");
     }
     if (request == NO_REQUEST) {
+        if (session != SESSION_NONE)
+            sessions_unuse(&b->sessions, session, b->now_ns);
         forget_client(b, a.client);
         refuse(b, from, m->id, 0, &a.error);
         return;
     }
     struct request *r = &b->requests.list[request];
+    r->session = session;
     r->batch = g->batch_class;
     r->stream = g->stream;
     r->logprobs = g->sampling.logprobs != 0 || g->sampling.n_logprobs > 0;
@@ -516,12 +549,13 @@ static void on_status(struct broker *b, const struct sender *from, const struct 
         delivery_reply(b, &from->peer);
 }
 
+/* No answer: what is not there has ended already. */
 static void on_session_end(struct broker *b, const struct sender *from, const struct wire_message *m)
 {
-    struct error e;
+    uint64_t name[2], user;
 
-    error_set(&e, ERR_UNSUPPORTED_PARAMETER, "session", "sessions are not served by this broker");
-    refuse(b, from, m->id, 0, &e);
+    session_name(b, from->user, m->session_end.session, name, &user);
+    (void)!sessions_end(&b->sessions, name);
 }
 
 static void on_admin(struct broker *b, const struct sender *from, const struct wire_message *m)

@@ -42,7 +42,7 @@ static void put_limits(struct wire_buffer *o)
 
 void report_hello(struct broker *b, const char *user)
 {
-    static const char *const features[] = { "generate", "tokenize", "cancel", "resume", "logprobs", "takeover", "idempotency", "workers" };
+    static const char *const features[] = { "generate", "tokenize", "cancel", "resume", "logprobs", "takeover", "idempotency", "sessions", "workers" };
     struct wire_buffer *o = &b->out;
 
     begin(b, "hello");
@@ -212,6 +212,7 @@ static void put_pool(const struct broker *b, struct wire_buffer *o)
     wire_put_u64(o, "queued_batch", fair_queue_length(b->queue, QUEUE_BATCH));
     wire_put_u64(o, "queued_resumed", fair_queue_length(b->queue, QUEUE_RESUMED));
     wire_put_u64(o, "clients", b->clients.n);
+    wire_put_u64(o, "sessions", b->sessions.n);
     wire_put_u64(o, "kept_answers", keys_numbers(b->keys).n_kept);
     wire_put_u64(o, "kept_bytes", keys_numbers(b->keys).bytes);
     wire_put_u64(o, "bytes", b->requests.bytes);

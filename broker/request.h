@@ -25,6 +25,7 @@
 #include "error.h"
 #include "limits.h"
 #include "record.h"
+#include "sessions.h"
 #include "span.h"
 #include "status.h"
 #include "work.h"
@@ -72,6 +73,7 @@ struct request {
     uint32_t n_before;      /* completion tokens when it was dispatched last */
     bool dirty;             /* on the list of those that have something for their client */
 
+    int session;            /* its place in the table of sessions; SESSION_NONE */
     int64_t key;            /* its place in the table of idempotency keys; NO_KEY */
     uint64_t orphaned_ns;   /* with a key: when its client left; 0: it is there */
 

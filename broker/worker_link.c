@@ -125,6 +125,11 @@ static void store_word(struct worker_link *l, uint32_t slot)
 
 enum status worker_link_commit(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes)
 {
+    return worker_link_commit_for(l, slot, request, bytes, 0);
+}
+
+enum status worker_link_commit_for(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes, uint64_t session)
+{
     struct link_slot *s = &l->slots[slot];
     assert(s->request == LINK_NO_REQUEST && request != LINK_NO_REQUEST);
 
@@ -133,7 +138,8 @@ enum status worker_link_commit(struct worker_link *l, uint32_t slot, uint32_t re
                               .slot = slot,
                               .generation = s->generation,
                               .record_bytes = (uint32_t)bytes,
-                              .record_at = l->reserved_at % l->region.arena_bytes };
+                              .record_at = l->reserved_at % l->region.arena_bytes,
+                              .session = session };
     uint64_t position = l->region.requests.mine;
 
     l->n_held++;
@@ -169,14 +175,23 @@ void worker_link_release(struct worker_link *l, uint32_t slot)
     l->n_held--;
 }
 
-enum status worker_link_drain(struct worker_link *l)
+static enum status tell(struct worker_link *l, const struct work_message *m)
 {
-    struct work_message m = { .type = WORK_DRAIN };
-    enum status st = ring_push(&l->region.requests, &m, 1);
+    enum status st = ring_push(&l->region.requests, m, 1);
 
     if (st == ST_OK)
         doorbell_ring(&l->region.request_bell);
     return st == ST_AGAIN ? ST_FULL : st;
+}
+
+enum status worker_link_drain(struct worker_link *l)
+{
+    return tell(l, &(struct work_message){ .type = WORK_DRAIN });
+}
+
+enum status worker_link_session_end(struct worker_link *l, uint64_t session)
+{
+    return tell(l, &(struct work_message){ .type = WORK_SESSION_END, .session = session });
 }
 
 /* Is this event one a worker may send at all?  Payloads fit their slots, and only those types that have one have one. */

@@ -68,6 +68,10 @@ void worker_link_started(struct worker_link *l);
 MUST_CHECK enum status worker_link_reserve(struct worker_link *l, uint64_t bytes, uint8_t **ret_at, uint32_t *ret_slot,
                                            uint32_t *ret_generation);
 MUST_CHECK enum status worker_link_commit(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes);
+/* Likewise, for a session (work.h); 0: none. */
+MUST_CHECK enum status worker_link_commit_for(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes, uint64_t session);
+/* The worker need not keep anything for this session.  ST_OK, ST_FULL (try again), ST_CORRUPT. */
+MUST_CHECK enum status worker_link_session_end(struct worker_link *l, uint64_t session);
 
 /* Set the flags of a slot that is held (SLOT_CANCEL, SLOT_PAUSE; 0 resumes) and wake the worker. */
 void worker_link_flag(struct worker_link *l, uint32_t slot, uint32_t flags);

@@ -184,6 +184,7 @@ static int encode(struct weir_client *c, const struct weir_request *r, const cha
         .scope = text_span(r->scope, 0),
         .salt = text_span(r->salt, 0),
         .session = text_span(r->session, 0),
+        .session_ttl_ms = r->session_ttl_ms,
         .idempotency_key = text_span(r->idempotency_key, 0),
         .on_behalf_of = text_span(r->on_behalf_of, 0),
     };

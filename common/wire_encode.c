@@ -304,6 +304,8 @@ static void put_handling(struct wire_buffer *b, const struct wire_generate *g)
     put_str_if(b, "scope", g->scope);
     put_bytes_if(b, "salt", g->salt);
     put_str_if(b, "session", g->session);
+    if (g->session_ttl_ms != 0)
+        wire_put_u64(b, "session_ttl_ms", g->session_ttl_ms);
     put_bytes_if(b, "idempotency_key", g->idempotency_key);
     put_str_if(b, "on_behalf_of", g->on_behalf_of);
 }

@@ -299,6 +299,7 @@ static const struct field generate_fields[] = {
     { "scope", read_scope, G(scope), 0, 0, 0, { "user", "pool" } },
     { "salt", field_bytes, G(salt), 1, SALT_BYTES_MAX, 0, { 0 } },
     { "session", field_text, G(session), 1, NAME_BYTES_MAX - 1, 0, { 0 } },
+    { "session_ttl_ms", field_u64, G(session_ttl_ms), 1, SESSION_TTL_MS_MAX, 0, { 0 } },
     { "idempotency_key", field_bytes, G(idempotency_key), 1, CLIENT_ID_BYTES_MAX, 0, { 0 } },
     { "on_behalf_of", field_text, G(on_behalf_of), 1, NAME_BYTES_MAX - 1, 0, { 0 } },
     { "resume", read_resume, IN(g), 0, 0, 0, { 0 } },
@@ -394,6 +395,8 @@ static enum status read_generate(struct decoder *d, const msgpack_object *v, str
         st = check_aliases(d, &in, given);
     if (st == ST_OK)
         st = check_resume(d, &in.g);
+    if (st == ST_OK && has(given, "session_ttl_ms") && in.g.session.n == 0)
+        st = field_refuse(d, ERR_INVALID_REQUEST, "session_ttl_ms", "is given without session");
     if (st != ST_OK)
         return st;
     m->generate = in.g;

@@ -112,7 +112,9 @@ struct weir_request {
     size_t n_stop;
     const struct weir_bias *bias;
     size_t n_bias;
-    const char *scope, *salt, *session; /* NULL: none */
+    const char *scope, *salt;        /* NULL: none */
+    const char *session;             /* name of a conversation whose computed part is kept for the next turn; NULL: none */
+    uint32_t session_ttl_ms;         /* for so long after its last request; 0: ten minutes */
     const char *idempotency_key;     /* NULL: none.  Two requests with one key are one: the second gets what the first got, or gets (docs/protocol.md) */
     const struct weir_resume *resume; /* go on with an answer that another broker began: only the rest is delivered.  Needs seed (as ACCEPTED said
                                       * it); not with idempotency_key */

@@ -96,6 +96,7 @@ struct wire_generate {
     struct span scope;          /* "user" (default) or "pool"; empty: default */
     struct span salt;           /* narrows the scope to those who give the same */
     struct span session;        /* empty: none */
+    uint64_t session_ttl_ms;    /* 0: absent, SESSION_TTL_MS */
     struct span idempotency_key;
     struct span on_behalf_of;   /* user name; only front ends */
     const struct wire_resume *resume;

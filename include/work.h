@@ -71,13 +71,14 @@ struct work_resume {
 };
 
 /* One slot of the request ring. */
-enum work_message_type { WORK_START = 1, WORK_DRAIN = 2 };
+enum work_message_type { WORK_START = 1, WORK_DRAIN = 2, WORK_SESSION_END = 3 };
 struct work_message {
-    uint32_t type;             /* WORK_START: a record; WORK_DRAIN: finish what you have, then exit 0 */
+    uint32_t type;             /* WORK_START: a record; WORK_DRAIN: finish what you have, then exit 0; WORK_SESSION_END: keep nothing for it */
     uint32_t slot, generation;
     uint32_t record_bytes;
     uint64_t record_at;        /* offset in the arena, multiple of 64; a record never wraps */
-    uint8_t pad[40];
+    uint64_t session;          /* WORK_START: keep its computed path for this session when it ends; 0: none.  A number of the broker's */
+    uint8_t pad[32];
 };
 _Static_assert(sizeof(struct work_message) == RING_SLOT_BYTES, "one message, one slot");
 

@@ -19,14 +19,14 @@ static enum status broken(const struct work_message *m)
 }
 
 enum status inbox_next(struct region *region, const struct request_limits *limits, enum inbox_kind *ret_kind,
-                       struct request **ret_request)
+                       struct request **ret_request, uint64_t *ret_session)
 {
     struct work_message m, consumed;
     struct request *r = NULL;
     enum status st = ring_peek(&region->requests, &m);
     if (st != ST_OK)
         return st;
-    if (m.type != WORK_START && m.type != WORK_DRAIN)
+    if (m.type != WORK_START && m.type != WORK_DRAIN && m.type != WORK_SESSION_END)
         return broken(&m);
     if (m.type == WORK_START) {
         if (!message_ok(region, &m))
@@ -34,13 +34,15 @@ enum status inbox_next(struct region *region, const struct request_limits *limit
         st = request_new(region->arena + m.record_at, m.record_bytes, m.slot, m.generation, limits, &r);
         if (st != ST_OK)
             return st;
+        r->session = m.session;
     }
     st = ring_pop(&region->requests, &consumed, 1);
     if (st != ST_OK) {
         request_free(r);
         return ST_CORRUPT; /* it was there when we looked */
     }
-    *ret_kind = m.type == WORK_START ? INBOX_START : INBOX_DRAIN;
+    *ret_kind = m.type == WORK_START ? INBOX_START : m.type == WORK_DRAIN ? INBOX_DRAIN : INBOX_SESSION_END;
+    *ret_session = m.session;
     *ret_request = r;
     return ST_OK;
 }

@@ -13,15 +13,15 @@
 #include "region.h"
 #include "request.h"
 
-enum inbox_kind { INBOX_START, INBOX_DRAIN };
+enum inbox_kind { INBOX_START, INBOX_DRAIN, INBOX_SESSION_END };
 
 /* The next message.
- *   ST_OK       *ret_kind; for INBOX_START the caller owns *ret_request
+ *   ST_OK       *ret_kind; for INBOX_START the caller owns *ret_request; for INBOX_SESSION_END *ret_session is set
  *   ST_AGAIN    the ring is empty
  *   ST_NOMEM    no memory for a copy: the message stays in the ring
  *   ST_CORRUPT  see above */
 MUST_CHECK enum status inbox_next(struct region *region, const struct request_limits *limits, enum inbox_kind *ret_kind,
-                                  struct request **ret_request);
+                                  struct request **ret_request, uint64_t *ret_session);
 
 /* The flags of a request slot (SLOT_CANCEL, SLOT_PAUSE) if it is in this generation, else 0. */
 uint32_t inbox_flags(const struct region *region, uint32_t slot, uint32_t generation);

@@ -232,6 +232,25 @@ void prefix_cache_release(struct prefix_cache *pc, uint32_t block)
     enqueue(pc, block);
 }
 
+void prefix_cache_pin_path(struct prefix_cache *pc, uint32_t leaf)
+{
+    for (uint32_t at = leaf; at != KV_BLOCK_NONE; at = prefix_index_parent(pc->index, at))
+        kv_cache_pin(pc->kv, at);
+}
+
+void prefix_cache_release_path(struct prefix_cache *pc, uint32_t leaf)
+{
+    for (uint32_t at = leaf, parent; at != KV_BLOCK_NONE; at = parent) { /* from the tail to the head */
+        parent = prefix_index_parent(pc->index, at);
+        prefix_cache_release(pc, at);
+    }
+}
+
+uint32_t prefix_cache_parent(const struct prefix_cache *pc, uint32_t block)
+{
+    return prefix_index_parent(pc->index, block);
+}
+
 struct kv_counts prefix_cache_counts(const struct prefix_cache *pc)
 {
     return kv_cache_counts(pc->kv);

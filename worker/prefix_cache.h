@@ -75,6 +75,11 @@ uint32_t prefix_cache_publish(struct prefix_cache *pc, struct prefix_scope scope
 void prefix_cache_pin(struct prefix_cache *pc, uint32_t block);
 void prefix_cache_release(struct prefix_cache *pc, uint32_t block);
 
+/* One pin more, or less, for a full published block and all before it (to be pinned by the caller, or by an earlier call). */
+void prefix_cache_pin_path(struct prefix_cache *pc, uint32_t leaf);
+void prefix_cache_release_path(struct prefix_cache *pc, uint32_t leaf);
+uint32_t prefix_cache_parent(const struct prefix_cache *pc, uint32_t block); /* KV_BLOCK_NONE: it is the first */
+
 struct kv_counts prefix_cache_counts(const struct prefix_cache *pc);
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *pc);
 uint32_t prefix_cache_n_available(const struct prefix_cache *pc);

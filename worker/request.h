@@ -38,6 +38,7 @@ struct choice {
 
 struct request {
     uint32_t slot, generation;
+    uint64_t session;                 /* of the message it came with; 0: none */
     struct work_request head;         /* checked */
     uint8_t *record;                  /* the whole record; head's parts lie in it */
     const struct request_limits *limits;

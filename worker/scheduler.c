@@ -116,6 +116,7 @@ enum status scheduler_add(struct scheduler *s, struct sequence *seq, uint64_t no
     assert(blocks_for(seq->tokens_max) <= s->opt.n_blocks);
     assert(seq->leader == NULL || seq->leader->state != SEQUENCE_NEW);
 
+    session_pins_touch(&s->sessions, seq->session);
     seq->serial = ++s->serial;
     seq->added_ns = seq->progress_ns = now_ns;
     scheduler_wait(s, seq);
@@ -178,8 +179,11 @@ uint32_t scheduler_extend(struct scheduler *s, struct sequence *seq, uint32_t n_
 {
     while (seq->n_blocks < blocks_for(n_tokens)) {
         uint32_t block = KV_BLOCK_NONE;
-        if (prefix_cache_take(s->cache, &block) != ST_OK)
+        if (prefix_cache_take(s->cache, &block) != ST_OK) {
+            if (session_pins_drop_oldest(&s->sessions, s->cache))
+                continue;
             break;
+        }
         seq->blocks[seq->n_blocks++] = block;
     }
     uint64_t held = (uint64_t)seq->n_blocks * BLOCK_TOKENS;
@@ -230,10 +234,26 @@ void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token)
     seq->tokens[seq->n_tokens++] = token;
 }
 
+static void keep_for_session(struct scheduler *s, struct sequence *seq)
+{
+    if (seq->session == 0 || seq->cache_off)
+        return;
+    publish_full(s, seq);
+    if (seq->n_published > 0)
+        session_pins_hold(&s->sessions, s->cache, seq->session, seq->blocks[seq->n_published - 1], seq->n_published);
+}
+
+void scheduler_session_end(struct scheduler *s, uint64_t session)
+{
+    assert(!s->plan_is_open);
+    session_pins_drop(&s->sessions, s->cache, session);
+}
+
 void scheduler_end(struct scheduler *s, struct sequence *seq)
 {
     assert(!s->plan_is_open);
     if (seq->state == SEQUENCE_RUNNING) {
+        keep_for_session(s, seq);
         scheduler_let_go(s, seq);
         scheduler_leave(s, seq);
     } else if (seq->state == SEQUENCE_WAITING) {
@@ -300,7 +320,8 @@ void scheduler_check(const struct scheduler *s)
     struct kv_counts c = prefix_cache_counts(s->cache);
     assert(c.n_free + c.n_pinned + c.n_cached + c.n_moving == s->opt.n_blocks);
     if (!s->plan_is_open)
-        assert(c.n_pinned <= n_held); /* sequences share blocks, and nobody else pins any */
+        assert(c.n_pinned <= n_held + s->sessions.n_blocks); /* sequences and sessions share blocks, and nobody else pins any */
+    session_pins_check(&s->sessions, s->cache);
 
     const struct sequence *before = NULL;
     uint32_t n = 0;

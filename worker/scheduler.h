@@ -29,6 +29,8 @@
  *   Choices     the second and later completions of a request take the prompt's blocks from the first one.
  *   Shelf       what the cache lacks of a sequence that is admitted and the shelf has is loaded, whole blocks, before it runs; if
  *               that takes more than one step may spend on it, it waits for the next one, as long as that brings more.
+ *   Sessions    what an ended sequence of a session computed is kept for it, until pressure or the broker says otherwise
+ *               (session_pins.h); it gives way before anybody is preempted.
  *   Ring        a row that samples is planned only with event slots left for all that its token may set off.
  *
  * The last token of a prompt is always computed, so that there are logits to sample from.
@@ -103,6 +105,9 @@ void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token);
 
 /* Between steps: a sequence ends, whatever its state; its blocks are released, and published unless cache_off. */
 void scheduler_end(struct scheduler *s, struct sequence *seq);
+
+/* Between steps: this session's blocks are no longer kept for it. */
+void scheduler_session_end(struct scheduler *s, uint64_t session);
 
 /* Between steps: offer finished blocks to the shelf, as many as it takes now.  Are there more? */
 bool scheduler_save_some(struct scheduler *s);

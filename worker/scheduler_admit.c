@@ -190,6 +190,8 @@ static bool make_room(struct scheduler *s, const struct sequence *seq, uint32_t 
         uint32_t available = prefix_cache_n_available(s->cache);
         if (available >= wanted || (s->n_running == 0 && available >= n_needed))
             return true;
+        if (session_pins_drop_oldest(&s->sessions, s->cache))
+            continue; /* idle blocks before work under way */
         struct sequence *victim = find_victim(s, seq);
         if (victim == NULL || available + (uint64_t)victims_blocks(s, seq) < n_needed)
             return false;

@@ -3,6 +3,7 @@
 #define SCHEDULER_INTERNAL_H
 
 #include "scheduler.h"
+#include "session_pins.h"
 
 enum {
     MIN_CHUNK = 16,        /* rows every prefill in a plan gets, while the budget lasts */
@@ -13,6 +14,7 @@ enum {
 struct scheduler {
     struct scheduler_options opt;
     struct prefix_cache *cache;
+    struct session_pins sessions;
 
     struct sequence *first_waiting, *last_waiting; /* sorted: class, fair tag, arrival */
     uint32_t n_waiting;

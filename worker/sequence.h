@@ -34,6 +34,7 @@ struct sequence {
     uint32_t tokens_max;          /* > n_tokens; the sequence ends at the latest when it is reached */
     uint32_t *blocks;             /* [ceil(tokens_max / BLOCK_TOKENS)] */
     struct prefix_scope scope;
+    uint64_t session;             /* the session that keeps its blocks when it ends; 0: none */
     bool cache_off;               /* neither look for nor leave published blocks */
     bool interactive;
     bool paused;                  /* may be set at any time: enters no plan while it is */

@@ -146,7 +146,8 @@ static enum status take_messages(struct worker *w)
     for (;;) {
         enum inbox_kind kind;
         struct request *r = NULL;
-        enum status st = inbox_next(w->region, &w->engine->limits, &kind, &r);
+        uint64_t session = 0;
+        enum status st = inbox_next(w->region, &w->engine->limits, &kind, &r, &session);
         w->no_memory = st == ST_NOMEM;
         if (st == ST_AGAIN || st == ST_NOMEM) /* no memory: it stays in the ring until there is some */
             return ST_OK;
@@ -154,6 +155,10 @@ static enum status take_messages(struct worker *w)
             return st;
         if (kind == INBOX_DRAIN) {
             w->draining = true;
+            continue;
+        }
+        if (kind == INBOX_SESSION_END) {
+            scheduler_session_end(w->scheduler, session);
             continue;
         }
         if (w->slots[r->slot].request != NULL) {
@@ -233,6 +238,7 @@ static void schedule(struct worker *w, struct request *r, uint64_t now_ns)
     for (uint32_t i = 0; i < r->head.n_choices; i++) {
         struct choice *c = &r->choices[i];
         struct error err;
+        c->seq.session = i == 0 ? r->session : 0; /* the next turn goes on from one of the answers at most */
         if (c->over)
             continue;
         if (c->answer.finish != FINISH_NONE)

@@ -66,7 +66,7 @@ def refuses_what_it_does_not_know():
             (dict(prompt="x", temprature=1), "unknown_field", "temprature"),
             (dict(prompt="x", tools=[]), "unsupported_parameter", "tools"),
             (dict(prompt="x", response_format={}), "unsupported_parameter", "response_format"),
-            (dict(prompt="x", session="s"), "unsupported_parameter", "session"),
+            (dict(prompt="x", session_ttl_ms=5), "invalid_request", "session_ttl_ms"),
             (dict(prompt="x", max_tokens=0), "invalid_parameter", "max_tokens"),
             (dict(prompt="x", n=17), None, "n"),
             (dict(), "invalid_request", "prompt"),

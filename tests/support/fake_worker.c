@@ -470,7 +470,7 @@ int main(void)
         while (ring_peek(&region.requests, &m) == ST_OK) {
             if (m.type == WORK_DRAIN)
                 draining = true;
-            else
+            else if (m.type == WORK_START)
                 take(&m);
             if (ring_pop(&region.requests, &m, 1) != ST_OK)
                 return 5;

@@ -14,7 +14,7 @@ static struct worker_rig rig;
 static enum status next(struct request **ret_request)
 {
     enum inbox_kind kind;
-    return inbox_next(&rig.region, &rig.engine.limits, &kind, ret_request);
+    return inbox_next(&rig.region, &rig.engine.limits, &kind, ret_request, &(uint64_t){ 0 });
 }
 
 static void forget(uint32_t slot)
@@ -54,7 +54,7 @@ static void messages_come_in_their_order_and_a_drain_is_one_of_them(void **state
         request_free(r);
         forget(i);
     }
-    assert_int_equal(inbox_next(&rig.region, &rig.engine.limits, &kind, &r), ST_OK);
+    assert_int_equal(inbox_next(&rig.region, &rig.engine.limits, &kind, &r, &(uint64_t){ 0 }), ST_OK);
     assert_int_equal(kind, INBOX_DRAIN);
 }
 

@@ -1,0 +1,80 @@
+"""Sessions: a conversation keeps its worker and its computed part until its time is over, and never changes an answer."""
+import os, signal, time
+
+from broker_pool import Pool, run
+
+MODEL = os.environ.get("WEIR_TEST_MODEL") or os.path.expanduser("~/.cache/weir/SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+def a_session_stays_with_its_worker():
+    with Pool(workers=3) as pool:
+        c = pool.client()
+        assert "sessions" in c.ask({"type": "hello"}, "hello")["features"]
+        for name in ("a", "b", "c", "d"):
+            homes = {c.generate(prompt="%s %d" % (name, i), max_tokens=3, session=name).end["worker"] for i in range(8)}
+            assert len(homes) == 1, (name, homes)
+        assert pool.status()["pool"]["sessions"] == 4
+        home = c.generate(prompt="a", max_tokens=3, session="a").end["worker"]
+        os.kill(pool.status()["workers"][home]["pid"], signal.SIGKILL)
+        assert c.generate(prompt="a", max_tokens=3, session="a").end["type"] == "done"
+        c.send({"type": "session_end", "id": "x", "session": "b"})
+        c.send({"type": "session_end", "id": "x", "session": "unknown"})
+        pool.wait_for("ended", lambda s: s["pool"]["sessions"] == 3)
+
+
+def time_ends_a_session():
+    with Pool() as pool:
+        c = pool.client()
+        c.generate(prompt="x", max_tokens=3, session="s", session_ttl_ms=700)
+        for i in range(4):  # refreshed
+            time.sleep(0.4)
+            assert pool.status()["pool"]["sessions"] == 1
+            c.generate(prompt="x", max_tokens=3, session="s", session_ttl_ms=700)
+        began = time.time()
+        pool.wait_for("over", lambda s: s["pool"]["sessions"] == 0)
+        assert 0.6 < time.time() - began < 1.6, time.time() - began  # the idle broker looks each half second
+
+
+def limits_and_owners():
+    with Pool() as pool:
+        c = pool.client()
+        for i in range(128):
+            assert c.generate(prompt="x", max_tokens=1, session="s%d" % i, on_behalf_of="ann").end["type"] == "done"
+        m = c.generate(prompt="x", max_tokens=1, session="more", on_behalf_of="ann").end
+        assert m["code"] == "limit_exceeded" and m["param"] == "session", m
+        assert c.generate(prompt="x", max_tokens=1, session="more", on_behalf_of="bob").end["type"] == "done"
+        assert c.generate(prompt="x", max_tokens=1, session="s5", on_behalf_of="ann").end["type"] == "done"
+        for fields in (dict(session=""), dict(session="x" * 64), dict(session="s", session_ttl_ms=0), dict(session_ttl_ms=5)):
+            assert c.generate(prompt="x", **fields).end["type"] == "error", fields
+        assert pool.status()["pool"]["sessions"] == 129
+
+
+def what_is_kept_is_found_again_and_answers_are_the_same():
+    if not os.path.exists(MODEL):
+        print("  (no model: not tried)")
+        return
+    text = "The miller of the valley had three sons, and each of them wanted something else of him. " * 6
+    other = "A ship that leaves the harbour in winter carries coal, letters, and two or three people who have nowhere else to go. "
+    with Pool(models=["m=" + MODEL], real=True, args=["--kv-bytes", "8M", "--host-store-bytes", "0"]) as pool:
+        c = pool.client()
+        ask = dict(max_tokens=8, temperature=0, ignore_eos=True)
+        first = c.generate(prompt=text, session="s", session_ttl_ms=60000, **ask)
+        w = pool.wait_for("kept", lambda s: s["workers"][0]["blocks_pinned"] > 0)["workers"][0]
+        for i in range(4):  # evicts whatever may be evicted
+            c.generate(prompt="%d. " % i + other * 8, **ask)
+        again = c.generate(prompt=text, session="s", session_ttl_ms=60000, **ask)
+        assert again.ids == first.ids and first.end["usage"]["cached_tokens"] == 0
+        assert again.end["usage"]["cached_tokens"] >= first.end["usage"]["prompt_tokens"] - 16, (again.end["usage"], w)
+        c.send({"type": "session_end", "id": "x", "session": "s"})
+        pool.wait_for("unpinned", lambda s: s["workers"][0]["blocks_pinned"] == 0 and s["pool"]["sessions"] == 0, 2)
+        # sessions never stop other work
+        for i in range(6):
+            assert c.generate(prompt="%d. " % i + text, session="t%d" % i, **ask).end["type"] == "done"
+        assert c.generate(prompt=other * 8, cache="off", **ask).end["type"] == "done"
+        uncached = c.generate(prompt=text, cache="off", **ask)
+        assert uncached.ids == first.ids
+
+
+if __name__ == "__main__":
+    run([a_session_stays_with_its_worker, time_ends_a_session, limits_and_owners,
+         what_is_kept_is_found_again_and_answers_are_the_same])
