@@ -339,10 +339,12 @@ static void act(uint32_t connection)
     }
     if (fault_is_on(FAULT_CANCEL) && c->n_open > 0 && chance(&sim.faults, 6))
         cancel_one(connection);
-    /* At most 5 s: after 6 the broker gives the connection up, and nobody hears of its requests again. */
+    /* At most 5 s: after 6 the broker gives the connection up, and nobody hears of its requests again.  Less than 3 s where
+     * requests are refused for want of a worker: a refusal that cannot be delivered for so long is dropped. */
+    uint64_t long_ns = fault_is_on(FAULT_START) ? 1400 * ms : 2500 * ms;
     if (fault_is_on(FAULT_SLOW) && sim.now_ns > c->blocked_until_ns + 1000 * ms && chance(&sim.faults, 12))
         c->blocked_until_ns =
-            sim.now_ns + random_ns(&sim.faults, chance(&sim.faults, 8) ? 2500 * ms : 400 * ms);
+            sim.now_ns + random_ns(&sim.faults, chance(&sim.faults, 8) ? long_ns : 400 * ms);
     uint32_t burst = chance(&sim.load, 4) ? random_below(&sim.load, 8) + 1 : 1;
     while (burst-- > 0 && c->n_open < sim.plan.outstanding &&
            (sim.opt.n_asks == 0 || sim.seen.asks < sim.opt.n_asks))
