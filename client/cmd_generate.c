@@ -26,7 +26,7 @@ struct generation {
 enum { AWAY_MS = 100 };
 
 static struct request_flags options;
-static const char *idempotency_key;
+static const char *idempotency_key, *session;
 static uint32_t retry_ms;
 
 size_t generate_flags(struct flag *ret_flags)
@@ -40,6 +40,8 @@ size_t generate_flags(struct flag *ret_flags)
          "with --json: the log-probability of each token", 0, 0},
         {"idempotency-key", 0, FLAG_TEXT, &idempotency_key, "KEY",
          "the same command with the same key gets the same answer, not another one", 0, 0},
+        {"session", 0, FLAG_TEXT, &session, "NAME",
+         "keep what is computed for the next request with this NAME, for ten minutes", 0, 0},
         {"retry", 0, FLAG_MS, &retry_ms, "TIME",
          "if the broker goes away: wait so long for its return, and go on where the answer was", 0, 0},
         {"top-logprobs", 0, FLAG_U32, &options.top_logprobs, "K",
@@ -189,6 +191,7 @@ int cmd_generate(int argc, char **argv)
         return code;
     r.prompt = prompt;
     r.idempotency_key = idempotency_key;
+    r.session = session;
     code = generate(&r);
     free(prompt);
     return code;

@@ -1,7 +1,7 @@
 """Sessions: a conversation keeps its worker and its computed part until its time is over, and never changes an answer."""
-import os, signal, time
+import os, signal, subprocess, time
 
-from broker_pool import Pool, run
+from broker_pool import BIN, Pool, run
 
 MODEL = os.environ.get("WEIR_TEST_MODEL") or os.path.expanduser("~/.cache/weir/SmolLM2-135M-Instruct.Q4_1.gguf")
 
@@ -33,6 +33,13 @@ def time_ends_a_session():
         began = time.time()
         pool.wait_for("over", lambda s: s["pool"]["sessions"] == 0)
         assert 0.6 < time.time() - began < 1.6, time.time() - began  # the idle broker looks each half second
+
+
+def the_command_names_one():
+    with Pool() as pool:
+        r = subprocess.run([os.path.join(BIN, "weir"), "generate", "--session", "s", "--max-tokens", "3", "--connect", pool.endpoint, "x"],
+                           capture_output=True, timeout=30)
+        assert r.returncode == 0 and pool.status()["pool"]["sessions"] == 1, r
 
 
 def limits_and_owners():
@@ -76,5 +83,5 @@ def what_is_kept_is_found_again_and_answers_are_the_same():
 
 
 if __name__ == "__main__":
-    run([a_session_stays_with_its_worker, time_ends_a_session, limits_and_owners,
+    run([a_session_stays_with_its_worker, time_ends_a_session, the_command_names_one, limits_and_owners,
          what_is_kept_is_found_again_and_answers_are_the_same])
