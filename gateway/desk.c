@@ -345,8 +345,10 @@ static const struct user *user_of_key(struct desk *d, struct conn *c, struct spa
         return NULL;
     desk_reload_users(d, false);
     const struct user *u = users_by_key(&d->users, type_text, blob_text, &key);
-    if (u == NULL)
+    if (u == NULL) {
+        pending_add(&d->pending, c->address, type_text, blob_text, d->real_ms);
         return NULL;
+    }
     if (u->disabled) {
         *ret_reason = "user_disabled";
         return NULL;
@@ -490,6 +492,7 @@ void desk_step(struct desk *d)
     bool serve_watches = d->now_ns - d->watch_served_ns >= WATCH_SERVE_MS * 1000000ull;
 
     d->work_left = false;
+    pending_write(&d->pending, d->pending_path, d->real_ms);
     if (serve_watches)
         d->watch_served_ns = d->now_ns;
     for (struct conn *c = d->conns; c != NULL; c = c->next) {

@@ -13,6 +13,7 @@
 #include "job_files.h"
 #include "job_reuse.h"
 #include "job_store.h"
+#include "pending.h"
 #include "pool_link.h"
 #include "runner.h"
 #include "tally.h"
@@ -74,6 +75,8 @@ struct desk {
     struct pool_link *link;
     struct runner *runner;
     struct users users;
+    struct pending pending;           /* keys that are nobody's */
+    char pending_path[4096 + 16];
     uint64_t n_logins;                /* since the start, for the metrics */
     struct tally logins_refused;
     char users_path[4096];

@@ -212,6 +212,9 @@ static enum status start(struct jobs *j, const struct config *c, const struct ga
                              .sweep_left = true,
                              .users_mtime_ns = -1 };
     snprintf(j->desk.users_path, sizeof j->desk.users_path, "%s", places->users_file);
+    snprintf(j->desk.pending_path, sizeof j->desk.pending_path, "%s/pending", places->state_dir);
+    if (pending_read(j->desk.pending_path, &j->desk.pending) != ST_OK)
+        log_warn("pending", "what=read error=%d", errno);
     desk_reload_users(&j->desk, true);
     j->ttl_ms = config_u64(c, "job-ttl");
     fcntl(FD_BOARD, F_SETFD, FD_CLOEXEC);

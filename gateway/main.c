@@ -42,6 +42,10 @@ const struct config_key gateway_keys[] = {
       .fallback = "127.0.0.1",
       .value = "ADDRESS",
       .help = "IPv4 or IPv6 address for it" },
+    { .name = "pending",
+      .type = CONFIG_STRING,
+      .value = "FINGERPRINT",
+      .help = "`user add`: a key that was lately refused, as `user pending` shows it" },
     { .name = "ready-fd",
       .type = CONFIG_U64,
       .value = "FD",
@@ -152,8 +156,8 @@ static int usage(const char *problem)
 static void print_help(void)
 {
     config_print_help(stdout,
-                      "weir-gateway [OPTIONS]\n       weir-gateway user add NAME [--key FILE]\n"
-                      "       weir-gateway user remove NAME\n       weir-gateway user list\n       weir-gateway user disable|enable NAME\n"
+                      "weir-gateway [OPTIONS]\n       weir-gateway user add NAME [--key FILE | --pending FINGERPRINT]\n"
+                      "       weir-gateway user remove NAME\n       weir-gateway user list | pending\n       weir-gateway user disable|enable NAME\n"
                       "       weir-gateway user limit NAME [LIMIT=N...]",
                       "The ssh front end of a Weir pool: logs people in by their public keys, takes their "
                       "jobs, keeps them on disk.",

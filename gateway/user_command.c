@@ -2,6 +2,7 @@
  *
  *   weir user add NAME [--key FILE]   make the user if new; add every key of FILE (authorized_keys lines; - is standard input)
  *   weir user remove NAME
+ *   weir user pending                 keys lately refused; `user add NAME --pending FINGERPRINT` lets one in
  *   weir user disable|enable NAME     a disabled user cannot log in, and is put out at once; jobs go on
  *   weir user limit NAME [LIMIT=N...] set limits (0: the pool's default), or show them
  *   weir user list                    name, uid, keys with their fingerprints
@@ -15,7 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "gateway.h"
+#include "pending.h"
 #include "users.h"
 #include "verb.h"
 
@@ -83,6 +86,84 @@ static enum status add_keys(struct users *u, const char *name, const char *path,
     return st;
 }
 
+/* SHA256:... of a key; NULL: not a key this server can use.  ssh_string_free_char() it. */
+static char *fingerprint_of(const char *type, const char *blob)
+{
+    ssh_key public = NULL;
+    unsigned char *hash = NULL;
+    size_t hash_bytes = 0;
+    char *text = NULL;
+
+    if (ssh_pki_import_pubkey_base64(blob, ssh_key_type_from_name(type), &public) == SSH_OK &&
+        ssh_get_publickey_hash(public, SSH_PUBLICKEY_HASH_SHA256, &hash, &hash_bytes) == 0)
+        text = ssh_get_fingerprint_hash(SSH_PUBLICKEY_HASH_SHA256, hash, hash_bytes);
+    ssh_clean_pubkey_hash(&hash);
+    ssh_key_free(public);
+    return text;
+}
+
+static void print_fingerprint(const struct user_key *key)
+{
+    char *text = fingerprint_of(key->type, key->blob);
+
+    printf("    %s %s%s%s\n", key->type, text != NULL ? text : "(not a key this server can use)",
+           key->comment[0] ? " " : "", key->comment);
+    ssh_string_free_char(text);
+}
+
+static enum status read_pending(const struct gateway_places *places, struct pending *ret_pending, struct error *err)
+{
+    char path[PATHS_BYTES + 16];
+
+    snprintf(path, sizeof path, "%s/pending", places->state_dir);
+    enum status st = pending_read(path, ret_pending);
+    if (st != ST_OK)
+        error_set(err, ERR_INTERNAL, NULL, "cannot read %s: %s", path, strerror(errno));
+    return st;
+}
+
+static int user_pending(const struct gateway_places *places, const struct users *u)
+{
+    static struct pending p;
+    struct error err;
+
+    if (read_pending(places, &p, &err) != ST_OK)
+        return refuse(&err);
+    for (unsigned i = 0; i < p.n; i++) {
+        const struct pending_key *k = &p.keys[i];
+        char *text = fingerprint_of(k->type, k->blob);
+        if (text != NULL && users_by_key(u, k->type, k->blob, NULL) == NULL)
+            printf("%s  %s  from %s  %" PRId64 " s ago\n", text, k->type, k->address,
+                   (clock_real_ms() - k->real_ms) / 1000);
+        ssh_string_free_char(text);
+    }
+    return EXIT_OK;
+}
+
+/* user add --pending: the refused key of that fingerprint. */
+static enum status add_pending(const struct gateway_places *places, struct users *u, const char *name,
+                               const char *fingerprint, struct error *err)
+{
+    static struct pending p;
+    enum status st = read_pending(places, &p, err);
+
+    for (unsigned i = 0; i < p.n && st == ST_OK; i++) {
+        char line[PENDING_BLOB_BYTES + 100], *text = fingerprint_of(p.keys[i].type, p.keys[i].blob);
+        bool found = text != NULL && strcmp(text, fingerprint) == 0;
+        ssh_string_free_char(text);
+        if (!found)
+            continue;
+        snprintf(line, sizeof line, "%s %s", p.keys[i].type, p.keys[i].blob);
+        return users_add_key(u, name, line, err);
+    }
+    if (st == ST_OK) {
+        error_set(err, ERR_NOT_FOUND, "pending", "no key with the fingerprint %.60s was refused lately; `user pending` lists them",
+                  fingerprint);
+        st = ST_NOT_FOUND;
+    }
+    return st;
+}
+
 static int user_add(const struct config *c, const struct gateway_places *places, struct users *u,
                     const char *name)
 {
@@ -95,6 +176,10 @@ static int user_add(const struct config *c, const struct gateway_places *places,
         st = users_add(u, name, &err);
     if (st == ST_OK && config_string(c, "key") != NULL)
         st = add_keys(u, name, config_string(c, "key"), &n_keys, &err);
+    if (st == ST_OK && config_string(c, "pending") != NULL) {
+        st = add_pending(places, u, name, config_string(c, "pending"), &err);
+        n_keys += st == ST_OK;
+    }
     if (st == ST_OK)
         st = users_save(places->users_file, u, &err);
     if (st != ST_OK)
@@ -215,23 +300,6 @@ static int user_change(const struct config *c, const struct gateway_places *plac
     return EXIT_OK;
 }
 
-static void print_fingerprint(const struct user_key *key)
-{
-    ssh_key public = NULL;
-    unsigned char *hash = NULL;
-    size_t hash_bytes = 0;
-    char *text = NULL;
-
-    if (ssh_pki_import_pubkey_base64(key->blob, ssh_key_type_from_name(key->type), &public) == SSH_OK &&
-        ssh_get_publickey_hash(public, SSH_PUBLICKEY_HASH_SHA256, &hash, &hash_bytes) == 0)
-        text = ssh_get_fingerprint_hash(SSH_PUBLICKEY_HASH_SHA256, hash, hash_bytes);
-    printf("    %s %s%s%s\n", key->type, text != NULL ? text : "(not a key this server can use)",
-           key->comment[0] ? " " : "", key->comment);
-    ssh_string_free_char(text);
-    ssh_clean_pubkey_hash(&hash);
-    ssh_key_free(public);
-}
-
 static int user_list(const struct users *u)
 {
     for (uint32_t i = 0; i < u->n; i++) {
@@ -254,22 +322,26 @@ int user_command_run(const struct config *c, const struct gateway_places *places
     struct error err;
     int code;
 
+    bool pending = what != NULL && strcmp(what, "pending") == 0;
     bool limit = what != NULL && strcmp(what, "limit") == 0;
     bool change = limit || (what != NULL && (strcmp(what, "disable") == 0 || strcmp(what, "enable") == 0));
-    bool counts = limit ? config_n_args(c) >= 3 : config_n_args(c) == (list ? 2 : 3);
+    bool counts = limit ? config_n_args(c) >= 3 : config_n_args(c) == (list || pending ? 2 : 3);
 
-    if (what == NULL || !counts || (!list && !add && !change && strcmp(what, "remove") != 0)) {
-        fprintf(stderr, "usage: weir user add NAME [--key FILE] | remove NAME | disable NAME | enable NAME |\n"
-                        "                 limit NAME [LIMIT=N...] | list   [--state-dir DIR]\n");
+    if (what == NULL || !counts || (!list && !pending && !add && !change && strcmp(what, "remove") != 0)) {
+        fprintf(stderr, "usage: weir user add NAME [--key FILE | --pending FINGERPRINT] | remove NAME | disable NAME | enable NAME |\n"
+                        "                 limit NAME [LIMIT=N...] | list | pending   [--state-dir DIR]\n");
         return EXIT_USAGE;
     }
-    int lock = list ? -1 : lock_users(places, &err);
-    if (!list && lock < 0)
+    bool looks = list || pending;
+    int lock = looks ? -1 : lock_users(places, &err);
+    if (!looks && lock < 0)
         return refuse(&err);
     if (users_load(places->users_file, &u, &err) != ST_OK)
         code = refuse(&err);
     else if (list)
         code = user_list(&u);
+    else if (pending)
+        code = user_pending(places, &u);
     else if (change)
         code = user_change(c, places, &u, what, name);
     else

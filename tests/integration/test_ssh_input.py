@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from gateway_rig import SANITIZED, Rig, check, check_eq, check_once, lines_of, run_tests  # noqa: E402
+from gateway_rig import SANITIZED, Rig, check, check_eq, check_once, lines_of, run_tests, wait_until  # noqa: E402
 
 
 def zstd(data, *options):
@@ -50,7 +50,7 @@ def test_damaged_streams_submit_nothing():
             check_eq(out.returncode, 4, "refused", data[-8:], out.stderr)
             check(word in out.stderr, word, out.stderr)
         check_eq(rig.json("list --json")["jobs"], [], "no job")
-        check_eq(os.listdir(os.path.join(rig.state, "spool")), [], "nothing is left")
+        wait_until(lambda: not os.listdir(os.path.join(rig.state, "spool")), 5, "nothing is left")
 
 
 def test_a_bomb_ends_at_the_users_limit_of_bytes():
@@ -67,7 +67,7 @@ def test_a_bomb_ends_at_the_users_limit_of_bytes():
             out = rig.ssh("submit", data)
             check_eq(out.returncode, 4, "refused", out.stderr)
             check(b"max-job-bytes" in out.stderr and b"20971520" in out.stderr, out.stderr)
-        check_eq(os.listdir(os.path.join(rig.state, "spool")), [], "nothing is left")
+        wait_until(lambda: not os.listdir(os.path.join(rig.state, "spool")), 5, "nothing is left")
         rig.ok("version")
 
 

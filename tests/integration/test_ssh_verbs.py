@@ -208,6 +208,29 @@ def test_a_disabled_user_is_put_out_and_comes_back():
         check_eq(rig.user("disable").returncode, 2, "usage")
 
 
+def test_a_refused_key_is_let_in_by_its_fingerprint():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        for n in range(12):
+            rig.make_key("stranger%d" % n)
+            check_eq(rig.ssh("version", user="stranger%d" % n).returncode, 255, "refused")
+
+        def print_of(name):
+            return subprocess.run(["ssh-keygen", "-lf", rig.path(name + ".pub")], capture_output=True, check=True).stdout.split()[1].decode()
+        wait_until(lambda: print_of("stranger11").encode() in rig.user("pending").stdout, 10, "the last one is listed")
+        listed = rig.user("pending").stdout.decode().splitlines()
+        check_eq(len(listed), 8, "eight of one address", listed)
+        check(all("from 127.0.0.1" in x for x in listed), listed)
+        check_eq(rig.user("add", "carol", "--pending", "SHA256:nothing").returncode, 3, "none of that fingerprint")
+        check_eq(rig.user("add", "carol", "--pending", print_of("stranger11")).returncode, 0, "let in")
+        check_eq(rig.json("whoami --json", user="stranger11")["user"], "carol", "she is in")
+        check(print_of("stranger11") not in rig.user("pending").stdout.decode(), "not pending any more")
+        rig.stop()
+        rig.start()
+        check_eq(len(rig.user("pending").stdout.splitlines()), 7, "kept over a restart")
+
+
 def test_keys_of_ones_own():
     with Rig() as rig:
         rig.add_user("alice")
