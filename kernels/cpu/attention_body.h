@@ -19,8 +19,9 @@ INLINE const uint8_t *block_at(const struct kv_view *kv, uint32_t position)
 }
 
 /* What a few queries read is used once and lies scattered, so it is asked for ahead: with the scores of nb blocks their V and
- * the K of the next nb blocks; with the V of a block the K of the same block one split on.  So memory is never idle.  With
- * many queries the arithmetic takes longer than memory. */
+ * the K of the next nb blocks; with the V of a block its K one split on, or in the last
+ * split that of the next head, which is next in line as a rule.  So memory is never idle.  With many queries the arithmetic
+ * takes longer than memory. */
 struct ahead {
     const uint8_t *at[2 * BATCH_BLOCKS];
 };
@@ -198,9 +199,9 @@ INLINE void fetch_next_k(const struct attention_tile *t, uint32_t position)
 {
     const size_t bytes = t->kv.head_dim * (t->kv.kv_group == 0 ? 2 : 1); /* the sixteenth of a block's K */
 
-    if (position + SPLIT >= t->hi[0])
-        return;
-    const uint8_t *k = block_at(&t->kv, position + SPLIT) + t->kv.k + position % 16 * bytes;
+    const uint8_t *k = position + SPLIT < t->hi[0] ? block_at(&t->kv, position + SPLIT) : block_at(&t->kv, position) + t->kv.next_head;
+
+    k += t->kv.k + position % 16 * bytes;
     for (size_t i = 0; i < bytes; i += 64)
         __builtin_prefetch(k + i, 0, 2);
 }

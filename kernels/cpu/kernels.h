@@ -69,6 +69,7 @@ struct kv_view {
     size_t block_bytes;
     const uint32_t *blocks; /* the sequence's table */
     size_t k, v, k_scales, v_scales;
+    size_t next_head;       /* bytes to the next kv head's; only to fetch it ahead */
     uint32_t head_dim, kv_group;
 };
 

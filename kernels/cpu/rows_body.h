@@ -33,8 +33,10 @@ INLINE void put_codes(struct xblock *out, vi q0, vi q1, float d)
     vi_store_i8(out->q, q0);
     vi_store_i8(out->q + 16, q1);
     out->d = d;
-    out->n0 = -vi_sum(q0);
-    out->n = out->n0 - vi_sum(q1);
+    /* both sums in one: that of all 32 in the low half (13 bits), that of the first 16 above it */
+    const int32_t both = vi_sum(vi_add(vi_add(q0, q1), vi_shl32(q0, 16))), all = (int16_t)(uint16_t)both;
+    out->n = -all;
+    out->n0 = -((both - all) >> 16);
     out->s = d * (float)-out->n;
 }
 
