@@ -53,6 +53,7 @@ void delivery_error(struct broker *b, const struct peer *to, struct span id, con
         delivery_reply(b, to);
 }
 
+/* A client that does not read keeps its answers here; only when room gets short do the ones it has left longest go. */
 static void send_late(struct broker *b)
 {
     for (uint32_t n = b->n_late; n > 0; n--) {
@@ -60,11 +61,15 @@ static void send_late(struct broker *b)
 
         b->late_first = (b->late_first + 1) % LATE_REPLIES_MAX;
         b->n_late--;
-        if (endpoint_send(&b->endpoint, &r.to, span_of(r.at, r.n)) == ST_AGAIN &&
-            b->now_ns - r.since_ns < b->options->slow_reader_ms * ms_ns)
-            b->late[(b->late_first + b->n_late++) % LATE_REPLIES_MAX] = r; /* to the end */
-        else
+        bool unread = b->now_ns - r.since_ns >= b->options->slow_reader_ms * ms_ns;
+        if (endpoint_send(&b->endpoint, &r.to, span_of(r.at, r.n)) != ST_AGAIN) {
             free(r.at);
+        } else if (unread && b->n_late >= LATE_REPLIES_MAX / 2) {
+            log_warn("reply_dropped", "late=%" PRIu32 " reason=slow_reader", b->n_late);
+            free(r.at);
+        } else {
+            b->late[(b->late_first + b->n_late++) % LATE_REPLIES_MAX] = r; /* to the end */
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 /* flags.c - see flags.h. */
 #include "flags.h"
+#include "edit_distance.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -10,34 +11,6 @@
 
 /* --- nearest ----------------------------------------------------------------------------------- */
 
-enum { WORD_MAX = 40 };
-
-static size_t least(size_t a, size_t b, size_t c)
-{
-    size_t ab = a < b ? a : b;
-    return ab < c ? ab : c;
-}
-
-/* Edit distance (Levenshtein), one row of the table at a time. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[WORD_MAX + 1], n = strlen(b);
-
-    if (strlen(a) > WORD_MAX || n > WORD_MAX)
-        return WORD_MAX;
-    for (size_t j = 0; j <= n; j++)
-        row[j] = j;
-    for (size_t i = 0; a[i] != '\0'; i++) {
-        size_t diagonal = row[0];
-        row[0] = i + 1;
-        for (size_t j = 0; j < n; j++) {
-            size_t above = row[j + 1];
-            row[j + 1] = least(above + 1, row[j] + 1, diagonal + (a[i] != b[j]));
-            diagonal = above;
-        }
-    }
-    return row[n];
-}
 
 const char *flags_nearest(const char *word, const char *const *candidates, size_t n)
 {
@@ -45,7 +18,7 @@ const char *flags_nearest(const char *word, const char *const *candidates, size_
     size_t best_distance = strlen(word) / 3 + 2; /* further away it would be guessing */
 
     for (size_t i = 0; i < n; i++) {
-        size_t d = distance(word, candidates[i]);
+        size_t d = edit_distance(span_str(word), span_str(candidates[i]));
         if (strlen(word) >= 3 && strncmp(candidates[i], word, strlen(word)) == 0)
             d = 1; /* a beginning of it */
         if (d < best_distance) {

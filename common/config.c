@@ -4,6 +4,7 @@
  * them are checked.  So a broken line in the file is found the day it is written, not the day the flag that hid it is
  * dropped. */
 #include "config.h"
+#include "edit_distance.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -34,40 +35,13 @@ struct config {
 
 /* --- near misses ----------------------------------------------------------------------------- */
 
-enum { WORD_BYTES = 48 };
-
-/* Levenshtein distance; words of WORD_BYTES and more are as far as can be. */
-static unsigned distance(const char *a, size_t a_bytes, const char *b)
-{
-    size_t b_bytes = strlen(b);
-    unsigned row[WORD_BYTES];
-
-    if (a_bytes >= WORD_BYTES || b_bytes >= WORD_BYTES)
-        return WORD_BYTES;
-    for (size_t k = 0; k <= b_bytes; k++)
-        row[k] = (unsigned)k;
-    for (size_t i = 1; i <= a_bytes; i++) {
-        unsigned diagonal = row[0];
-
-        row[0] = (unsigned)i;
-        for (size_t k = 1; k <= b_bytes; k++) {
-            unsigned change = diagonal + (a[i - 1] != b[k - 1]);
-            unsigned gap = (row[k] < row[k - 1] ? row[k] : row[k - 1]) + 1;
-
-            diagonal = row[k];
-            row[k] = change < gap ? change : gap;
-        }
-    }
-    return row[b_bytes];
-}
-
 /* The key nearest to name, at most `most` letters off; NULL when none is. */
 static const char *nearest(const struct config *c, const char *name, size_t name_bytes, unsigned most)
 {
     const char *best = NULL;
 
     for (size_t i = 0; i < c->n_keys; i++) {
-        unsigned d = distance(name, name_bytes, c->keys[i].name);
+        unsigned d = edit_distance(span_of(name, name_bytes), span_str(c->keys[i].name));
 
         if (d <= most && d < name_bytes) {
             most = d;
@@ -328,9 +302,10 @@ static enum status take_section(struct file_reader *r, const struct ini_entry *e
 {
     if (strcmp(e->section, r->section) == 0 || strcmp(e->section, "weir") == 0)
         return ST_OK;
-    if (distance(e->section, strlen(e->section), r->section) == 1 || distance(e->section, strlen(e->section), "weir") == 1) {
+    bool near_own = edit_distance(span_str(e->section), span_str(r->section)) == 1;
+    if (near_own || edit_distance(span_str(e->section), span_str("weir")) == 1) {
         error_set(err, ERR_INVALID_PARAMETER, e->where, "there is no section [%s]; did you mean [%s]?", e->section,
-                  distance(e->section, strlen(e->section), r->section) == 1 ? r->section : "weir");
+                  near_own ? r->section : "weir");
         return ST_INVALID;
     }
     return ST_OK; /* another program's */

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "edit_distance.h"
 #include "limits.h"
 
 enum option_type { TYPE_FLAG, TYPE_TEXT, TYPE_COUNT, TYPE_TIME, TYPE_DECIMAL, TYPE_PRIORITY };
@@ -144,37 +145,13 @@ const struct verb *verb_by_name(const char *name)
     return NULL;
 }
 
-/* Levenshtein distance, for short words only; long ones count as far. */
-static unsigned edits(const char *a, const char *b)
-{
-    enum { LONG = 24 };
-    size_t na = strlen(a), nb = strlen(b);
-    unsigned row[LONG + 1];
-
-    if (na > LONG || nb > LONG)
-        return LONG;
-    for (size_t j = 0; j <= nb; j++)
-        row[j] = (unsigned)j;
-    for (size_t i = 1; i <= na; i++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= nb; j++) {
-            unsigned change = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            unsigned best = change < row[j] + 1 ? change : row[j] + 1;
-            row[j] = best < row[j - 1] + 1 ? best : row[j - 1] + 1;
-        }
-    }
-    return row[nb];
-}
-
 const char *verb_nearest(const char *typed, const char *const *names, size_t n)
 {
     const char *best = NULL;
     unsigned best_edits = 3;
 
     for (size_t i = 0; i < n; i++) {
-        unsigned e = edits(typed, names[i]);
+        unsigned e = edit_distance(span_str(typed), span_str(names[i]));
         if (e < best_edits && e < strlen(names[i])) {
             best = names[i];
             best_edits = e;
