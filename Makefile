@@ -6,6 +6,7 @@
 #   make test         unit, reference and integration tests          make test-long   seeds, fuzz minutes, sanitizers
 #   make lint         layer rules, formatting, sizes                 make bench       measure beside the peers
 #   make deps         install the packages a build needs             make install     PREFIX= DESTDIR=
+#   make deb          Debian packages in build/deb                   make dist        a tarball for other distributions
 #   make SAN=address,undefined ...   the same, built with sanitizers into build/address,undefined
 #   make CC=clang B=build/clang      another compiler beside it      make V=1         show the commands
 
@@ -159,6 +160,15 @@ install: all $(B)/libweir.a
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 644 client/weir.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
 
+# Debian packages, and a tarball that runs from wherever it is unpacked.
+deb: all $(B)/libweir.a
+	@CUDA=$(CUDA) tools/deb.sh $(B) $(VERSION)
+
+DIST := weir-$(VERSION)-$(shell uname -m)
+dist: all $(B)/libweir.a
+	@rm -rf $(B)/$(DIST) && CUDA=$(CUDA) tools/stage.sh $(B) $(B)/$(DIST) ""
+	@tar -C $(B) --owner=0 --group=0 -czf $(B)/$(DIST).tar.gz $(DIST) && echo $(B)/$(DIST).tar.gz
+
 # What a program of your own links: the client library with what it needs of common, and no name but weir_*.
 LIBWEIR := $(patsubst %,$(B)/client/%.c.o,client request dispatch answer answer_json line line_output)
 $(B)/libweir.a: $(LIBWEIR) $(call lib,common)
@@ -167,6 +177,6 @@ $(B)/libweir.a: $(LIBWEIR) $(call lib,common)
 clean:
 	rm -rf build
 
-.PHONY: all bench tests test test-long lint deps demo try install clean FORCE
+.PHONY: all bench tests test test-long lint deps demo try install deb dist clean FORCE
 .SECONDARY:
--include $(shell find $(B) -name '*.d' 2>/dev/null)
+-include $(shell find $(B) -type f -name '*.d' 2>/dev/null)

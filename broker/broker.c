@@ -21,6 +21,7 @@
 
 #include "clock.h"
 #include "log.h"
+#include "notify.h"
 
 enum { POLL_SOCKET, POLL_SIGNALS, POLL_WORKERS, POLL_ITEMS_MAX = POLL_WORKERS + 2 * WORKERS_MAX };
 enum { DEFAULT_BYTES_PER_TOKEN = 4, DEFAULT_OUTPUT_TOKENS = 128, FAREWELL_MS = 300 };
@@ -85,6 +86,7 @@ enum status broker_new(const struct options *options, struct broker **ret_broker
     if (b == NULL)
         return st;
     b->options = options;
+    b->watchdog_ms = notify_watchdog_ms();
     b->signals = -1;
     b->endpoint.lock = -1;
     b->now_ns = b->started_ns = clock_now_ns();
@@ -217,6 +219,7 @@ static void on_stop_signal(struct broker *b)
         b->state = BROKER_DRAINING;
         b->stop_due_ns = b->now_ns + b->options->drain_ms * ms_ns;
         end_all(b, true);
+        (void)notify_send("STOPPING=1");
         log_info("drain", "requests=%" PRIu32 " ms=%" PRIu64, b->requests.n_live, b->options->drain_ms);
     } else {
         b->stop_due_ns = b->now_ns;
@@ -382,6 +385,10 @@ static void tick(struct broker *b)
     fail_hopeless(b);
     delivery_tick(b);
     publish_metrics(b);
+    if (b->watchdog_ms > 0 && b->now_ns >= b->watchdog_due_ns) {
+        b->watchdog_due_ns = b->now_ns + b->watchdog_ms * ms_ns;
+        (void)notify_send("WATCHDOG=1");
+    }
 }
 
 /* --- the loop --------------------------------------------------------------------------------- */
@@ -409,6 +416,7 @@ static void say_ready(struct broker *b)
     if (!ready || b->said_ready)
         return;
     b->said_ready = true;
+    (void)notify_send("READY=1");
     for (uint32_t i = 0; i < b->n_models && n < sizeof(models); i++)
         n += (size_t)snprintf(models + n, sizeof(models) - n, "%s%s", i > 0 ? "," : "", b->models[i].name);
     snprintf(line, sizeof(line), "endpoint=%.200s models=%s workers=%" PRIu32, b->options->endpoint, models, b->n_workers);

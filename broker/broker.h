@@ -115,6 +115,7 @@ struct broker {
     struct times times;
     struct metrics *metrics;  /* NULL: not served */
     uint64_t metrics_due_ns;
+    uint64_t watchdog_ms, watchdog_due_ns; /* of systemd; 0: none */
 
     struct wire_buffer out;   /* the message being written */
     struct late_reply late[LATE_REPLIES_MAX];

@@ -32,6 +32,7 @@
 #include "host_keys.h"
 #include "log.h"
 #include "metrics.h"
+#include "notify.h"
 #include "sandbox.h"
 #include "startups.h"
 #include "tally.h"
@@ -510,6 +511,7 @@ static void begin_stop(struct listener *l)
     if (l->stopping)
         return;
     log_info("stop", "connections=%zu", l->n_children);
+    (void)notify_send("STOPPING=1");
     l->stopping = true;
     l->stop_ns = clock_now_ns();
     for (size_t i = 0; i < l->n_sockets; i++)
@@ -546,6 +548,7 @@ static void say_ready(struct listener *l)
     int n = snprintf(line, sizeof line, "ready ssh_port=%u\n", l->port);
 
     l->announced = true;
+    (void)notify_send("READY=1");
     if (l->ready_fd < 0) {
         if (write(STDERR_FILENO, line, (size_t)n) != n)
             log_warn("ready", "stderr=closed");

@@ -9,11 +9,13 @@
  *
  * Works with the server running or not: jobs notices a changed file by itself.  Exit codes: 0, 2 usage, 3 not found, 4 refused. */
 #include <errno.h>
+#include <grp.h>
 #include <inttypes.h>
 #include <libssh/libssh.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -28,6 +30,31 @@ static int refuse(const struct error *err)
 {
     fprintf(stderr, "weir user: %s\n", err->message);
     return err->code == ERR_NOT_FOUND ? EXIT_NOT_FOUND : EXIT_REFUSED;
+}
+
+/* Run by root for a service that has a user of its own: do as that user, so that the files stay its. */
+static void become_owner(const struct gateway_places *places)
+{
+    struct stat s;
+
+    if (geteuid() != 0 || stat(places->state_dir, &s) != 0 || s.st_uid == 0)
+        return;
+    if (setgroups(0, NULL) != 0 || setegid(s.st_gid) != 0 || seteuid(s.st_uid) != 0)
+        fprintf(stderr, "weir user: cannot become uid %u: %s\n", (unsigned)s.st_uid, strerror(errno));
+}
+
+/* The key is read as who we really are. */
+static FILE *open_key(const char *path)
+{
+    uid_t now = geteuid();
+    bool back = getuid() == 0 && now != 0 && seteuid(0) == 0;
+    FILE *in = fopen(path, "re");
+    int problem = errno;
+
+    if (back && seteuid(now) != 0)
+        abort();
+    errno = problem;
+    return in;
 }
 
 /* Hold the lock of the users file, so that two `user add` do not lose one.  -1: *err set. */
@@ -48,7 +75,7 @@ static enum status add_keys(struct users *u, const char *name, const char *path,
     char line[KEY_LINE_BYTES_MAX];
     enum status st = ST_OK;
     unsigned n = 0, number = 0;
-    FILE *in = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+    FILE *in = strcmp(path, "-") == 0 ? stdin : open_key(path);
 
     if (in == NULL) {
         error_set(err, ERR_NOT_FOUND, "key", "cannot open %s: %s", path, strerror(errno));
@@ -333,6 +360,7 @@ int user_command_run(const struct config *c, const struct gateway_places *places
         return EXIT_USAGE;
     }
     bool looks = list || pending;
+    become_owner(places);
     int lock = looks ? -1 : lock_users(places, &err);
     if (!looks && lock < 0)
         return refuse(&err);

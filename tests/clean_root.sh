@@ -3,6 +3,7 @@
 # Makes such a root with debootstrap, clones this repository into it and runs them there.  Root only; needs debootstrap.
 #
 # usage: clean_root.sh [COMMAND...]      default: make demo && make test
+# CARRY="FILE...": copied to /root/carried.
 # KEEP_BASE=FILE: keep the bare root as a tar file there, and start from it the next time.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -42,6 +43,8 @@ mount --bind /dev "$root/dev"
 mount -t devpts devpts "$root/dev/pts" -o newinstance,ptmxmode=0666,mode=620
 mount -t tmpfs tmpfs "$root/dev/shm"
 
+mkdir "$root/root/carried"
+for f in ${CARRY-}; do cp "$f" "$root/root/carried/"; done
 git clone -q "$here" "$root/root/weir"
 run=${*:-make demo && make test}
 echo "in a fresh root: $run"

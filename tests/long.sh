@@ -66,8 +66,13 @@ jobs_killed() {
     make -j"$jobs" WERROR=1 all && /usr/bin/python3 tests/integration/soak_jobs.py "${JOB_RUNS:-40}"
 }
 
+# The Debian package's life in a fresh root.
+package() {
+    tests/package.sh || [ $? -eq 77 ]
+}
+
 wanted=$*
-export -f sanitized threads second_compiler fuzz simulator jobs_killed services host_store
+export -f sanitized threads second_compiler fuzz simulator jobs_killed services host_store package
 export jobs
 #    name             budget_s
 part second-compiler  420  bash -c second_compiler
@@ -78,5 +83,6 @@ part host-store       300  bash -c host_store
 part jobs             300  bash -c jobs_killed
 part fuzz             420  bash -c fuzz
 part services         300  bash -c services
+part package          400  bash -c package
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
