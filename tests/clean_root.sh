@@ -10,6 +10,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 [ "$(id -u)" -eq 0 ] || { echo "needs root"; exit 77; }
 command -v debootstrap >/dev/null || { echo "needs debootstrap"; exit 77; }
 root=$(mktemp -d "${TMPDIR:-/tmp}/weir-root.XXXXXX")
+chmod 755 "$root"    # users of the root have to get in
 
 cleanup() {
     for m in "$root/dev/shm" "$root/dev/pts" "$root/dev" "$root/proc" "$root/sys"; do
