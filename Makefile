@@ -157,6 +157,10 @@ install: all $(B)/libweir.a
 	install -m 755 $(PROGRAMS) $(if $(filter 1,$(CUDA)),$(CUDA_PLUGIN)) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 include/weir.h include/weir_batch.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(B)/libweir.a $(DESTDIR)$(PREFIX)/lib
+	@if command -v python3 >/dev/null; then python3 tools/man.py $(B)/bin $(B)/man && \
+	    install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man8 && \
+	    for s in 1 5 8; do install -m 644 $(B)/man/*.$$s $(DESTDIR)$(PREFIX)/share/man/man$$s; done; \
+	else echo "without python3 there are no manual pages"; fi
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 644 client/weir.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
 

@@ -71,8 +71,13 @@ package() {
     tests/package.sh || [ $? -eq 77 ]
 }
 
+# A batch over ssh in a container built without any registry.
+container() {
+    tests/container.sh || [ $? -eq 77 ]
+}
+
 wanted=$*
-export -f sanitized threads second_compiler fuzz simulator jobs_killed services host_store package
+export -f sanitized threads second_compiler fuzz simulator jobs_killed services host_store package container
 export jobs
 #    name             budget_s
 part second-compiler  420  bash -c second_compiler
@@ -84,5 +89,6 @@ part jobs             300  bash -c jobs_killed
 part fuzz             420  bash -c fuzz
 part services         300  bash -c services
 part package          400  bash -c package
+part container        600  bash -c container
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

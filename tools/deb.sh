@@ -23,6 +23,8 @@ install -D -m 644 docker/systemd/weir.conf "$root/etc/weir/weir.conf"
 install -m 755 docker/deb/postinst docker/deb/prerm docker/deb/postrm "$root/DEBIAN"
 echo /etc/weir/weir.conf >"$root/DEBIAN/conffiles"
 
+find "$root/usr/share/man" -type f -exec gzip -9n {} +
+
 copyright_and_changes() {  # copyright_and_changes ROOT PACKAGE
     local doc=$1/usr/share/doc/$2
     install -d "$doc"

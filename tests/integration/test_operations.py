@@ -1,5 +1,5 @@
 """What the keeper of the box meets: folders as they type them, a status that fits their terminal, files where they belong."""
-import fcntl, json, os, pty, sqlite3, struct, subprocess, sys, tempfile, termios, time
+import fcntl, json, os, pty, re, shutil, sqlite3, struct, subprocess, sys, tempfile, termios, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 from serve_rig import ROOT, WEIR, Serve, main
@@ -98,13 +98,60 @@ def a_backup_while_it_runs_is_a_whole_state():
         assert len(pool.ssh("ann", "results", "half").stdout.splitlines()) == 40
 
 
+def manual_pages_say_what_the_programs_say():
+    with tempfile.TemporaryDirectory(prefix="weir-man-") as here:
+        bin = os.path.dirname(WEIR)
+        subprocess.run([sys.executable, ROOT + "/tools/man.py", bin, here], check=True)
+        for program in ("broker", "worker", "gateway"):
+            said = subprocess.run([bin + "/weir-" + program, "--help"], capture_output=True, text=True).stdout
+            with open(here + "/weir-%s.8" % program) as f:
+                page = f.read().replace("\\-", "-")
+            flags = re.findall(r"^ +(?:-\w, )?(--[a-z\[][a-z\[\]-]+)", said, re.M)
+            assert len(flags) > 10 and all(flag in page for flag in flags), program
+        with open(here + "/weir.1") as f:
+            page = f.read()
+        assert all(".SH WEIR " + verb in page for verb in ("GENERATE", "BATCH", "STATUS", "TOP", "SERVE"))
+        if shutil.which("man"):
+            for name in os.listdir(here):
+                r = subprocess.run(["man", "--warnings", "-l", here + "/" + name], capture_output=True, text=True, env={**os.environ, "MANPAGER": "cat"})
+                assert r.returncode == 0 and r.stderr == "" and len(r.stdout) > 500, r.stderr
+
+
+def an_array_of_tasks_answers_each_line_once():
+    """The Slurm script as Slurm would start it, one task after the other; the second is killed once and started again."""
+    with tempfile.TemporaryDirectory(prefix="weir-slurm-") as here:
+        tiny = ROOT + "/tests/reference/data/tiny/tiny-llama-Q8_0.gguf"
+        with open(here + "/in.jsonl", "w") as f:
+            f.writelines(json.dumps({"id": "q%d" % i, "prompt": "line %d" % i, "max_tokens": 5}) + "\n" for i in range(11))
+            f.write('{"id": "bad", "prompt": 3}\n')
+        env = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+        env.update({"PATH": os.path.dirname(WEIR) + ":" + env["PATH"], "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "1"})
+        command = ["bash", ROOT + "/docker/slurm/weir-array.sbatch", here + "/in.jsonl", here + "/out", tiny, "--threads", "1", "--kv-bytes", "4M"]
+        codes = []
+        for task in "123":
+            if task == "2":
+                killed = subprocess.Popen(command, env={**env, "SLURM_ARRAY_TASK_ID": task}, stderr=subprocess.DEVNULL)
+                time.sleep(0.5)
+                killed.terminate()
+                killed.wait(60)
+                assert subprocess.run([ROOT + "/docker/slurm/weir-join", here + "/out"], capture_output=True).returncode == 1
+            r = subprocess.run(command, env={**env, "SLURM_ARRAY_TASK_ID": task}, capture_output=True, text=True, timeout=120)
+            codes.append(r.returncode)
+        assert sorted(codes) == [0, 0, 1], codes
+        r = subprocess.run([ROOT + "/docker/slurm/weir-join", here + "/out"], capture_output=True, text=True)
+        assert r.returncode == 0
+        assert sorted(json.loads(line)["custom_id"] for line in r.stdout.splitlines()) == sorted("q%d" % i for i in range(11))
+        with open(here + "/out/errors.jsonl") as f:
+            assert [json.loads(line)["custom_id"] for line in f] == ["bad"]
+
+
 def install_puts_everything_in_place():
     with tempfile.TemporaryDirectory(prefix="weir-install-") as root:
         bin = os.path.dirname(WEIR)
         cuda = os.path.exists(bin + "/libweir_cuda.so")
         subprocess.run(["make", "-s", "-C", ROOT, "install", "CUDA=%d" % cuda, "DESTDIR=" + root, "PREFIX=/usr", "B=" + os.path.relpath(os.path.dirname(bin), ROOT)], check=True, stdout=subprocess.DEVNULL)
         for name in ("bin/weir", "bin/weir-broker", "bin/weir-worker", "bin/weir-gateway", "include/weir.h", "lib/libweir.a",
-                     "share/bash-completion/completions/weir"):
+                     "share/bash-completion/completions/weir", "share/man/man1/weir.1", "share/man/man8/weir-broker.8"):
             assert os.path.exists(root + "/usr/" + name), name
         assert cuda == os.path.exists(root + "/usr/bin/libweir_cuda.so")
         script = ('PATH=%s/usr/bin:$PATH; . %s/usr/share/bash-completion/completions/weir; COMP_WORDS=(weir sta); COMP_CWORD=1; '
@@ -115,4 +162,5 @@ def install_puts_everything_in_place():
 if __name__ == "__main__":
     main([relative_folders_are_taken_from_where_one_stands, status_fits_the_terminal_and_is_a_line_a_worker_in_a_pipe,
           numbers_in_json_read_well, one_file_configures_every_process,
-          a_backup_while_it_runs_is_a_whole_state, install_puts_everything_in_place], sys.argv[1:])
+          a_backup_while_it_runs_is_a_whole_state, manual_pages_say_what_the_programs_say,
+          an_array_of_tasks_answers_each_line_once, install_puts_everything_in_place], sys.argv[1:])
