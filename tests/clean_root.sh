@@ -10,7 +10,6 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 [ "$(id -u)" -eq 0 ] || { echo "needs root"; exit 77; }
 command -v debootstrap >/dev/null || { echo "needs debootstrap"; exit 77; }
 root=$(mktemp -d "${TMPDIR:-/tmp}/weir-root.XXXXXX")
-chmod 755 "$root"    # users of the root have to get in
 
 cleanup() {
     for m in "$root/dev/shm" "$root/dev/pts" "$root/dev" "$root/proc" "$root/sys"; do
@@ -38,6 +37,7 @@ else
     cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"    # what this machine trusts
     [ -z "${KEEP_BASE-}" ] || tar cf "$KEEP_BASE" -C "$root" .
 fi
+chmod 755 "$root"    # users of the root have to get in
 mount -t proc proc "$root/proc"
 mount -t sysfs sys "$root/sys"
 mount --bind /dev "$root/dev"
