@@ -19,7 +19,7 @@ install -d -m 755 /srv/models
 install -m 644 "$model" /srv/models/m.gguf
 sed -i 's|^# model = .*|model = m=/srv/models/m.gguf|; s|^# kv-bytes = .*|kv-bytes = 8M|' /etc/weir/weir.conf
 install -d -m 750 -o weir -g weir /run/weir
-as_weir() { setpriv --reuid=weir --regid=weir --clear-groups env -i WEIR_CONFIG=/etc/weir/weir.conf PATH=/usr/bin:/bin "$@"; }
+as_weir() { exec setpriv --reuid=weir --regid=weir --clear-groups env -i WEIR_CONFIG=/etc/weir/weir.conf PATH=/usr/bin:/bin "$@"; }
 start() {
     # shellcheck disable=SC2046   # words are wanted
     as_weir $(sed -n 's/^ExecStart=//p' /lib/systemd/system/weir-broker.service) 2>>/tmp/broker.log &
