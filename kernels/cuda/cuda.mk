@@ -1,14 +1,14 @@
 # libweir_cuda.so: the CUDA backend as a plug-in.  Included by the Makefile.
 #
 #   make cuda                          build it (by default with everything else, where nvcc is found)
-#   make CUDA=0                        without it
+#   make CUDA=0                        without it (so are builds with sanitizers: the emulation has its own)
 #   make cuda CUDA_ARCHS="80 86 89 90 100"      for more devices; the last also as PTX, for newer ones
 #
 # Options that matter: --fmad=false (a product and a sum are rounded one by one, as on the CPU; fmaf is explicit), the errors
 # that insist on launch bounds and streams, and ptxas' refusal of spills (resources.sh looks at the rest).
 
 NVCC       ?= nvcc
-CUDA       ?= $(if $(shell command -v $(NVCC) 2>/dev/null),1,0)
+CUDA       ?= $(if $(SAN),0,$(if $(shell command -v $(NVCC) 2>/dev/null),1,0))
 CUDA_ARCHS ?= 80 90
 CUDA_LIB   ?= $(shell dirname $$(dirname $$(readlink -f $$(command -v $(NVCC) 2>/dev/null) 2>/dev/null) 2>/dev/null) 2>/dev/null)/lib64
 
@@ -29,7 +29,7 @@ cuda: $(CUDA_PLUGIN)
 all: $(CUDA_PLUGIN)
 else
 cuda:
-	@echo "nvcc is not here ($(NVCC)): the CUDA backend, libweir_cuda.so, is not built; everything else works without it"
+	@echo "the CUDA backend, libweir_cuda.so, is not built: no $(NVCC) here, or CUDA=0; everything else works without it"
 endif
 
 $(CUDA_PLUGIN): $(patsubst %,$(B)/pic/%.o,$(CUDA_SOURCES) $(CUDA_C))
