@@ -139,6 +139,13 @@ test-long:
 	@tools/deps.sh long
 	@tests/long.sh
 
+# The same proofs with full counts, and those that make a fresh Debian root: hours.
+prove:
+	@tools/deps.sh long
+	@BUDGET_FACTOR=20 FUZZ_SECONDS=600 JOB_RUNS=500 tests/long.sh second-compiler thread-sanitizer sanitizers simulator \
+	    host-store jobs fuzz services package container
+	@tests/clean_root.sh
+
 lint:
 	@tests/lint.sh
 
