@@ -18,7 +18,11 @@ say "what the units start, as their user"
 install -d -m 755 /srv/models
 install -m 644 "$model" /srv/models/m.gguf
 sed -i 's|^# model = .*|model = m=/srv/models/m.gguf|; s|^# kv-bytes = .*|kv-bytes = 8M|' /etc/weir/weir.conf
+port=$((20000 + RANDOM % 20000))    # the root has the machine's network
+sed -i "s|^ssh-port = .*|ssh-port = $port|; s|^metrics-port = 9464|metrics-port = $((port + 1))|; s|^metrics-port = 9465|metrics-port = $((port + 2))|" \
+    /etc/weir/weir.conf
 install -d -m 750 -o weir -g weir /run/weir
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 as_weir() { exec setpriv --reuid=weir --regid=weir --clear-groups env -i WEIR_CONFIG=/etc/weir/weir.conf PATH=/usr/bin:/bin "$@"; }
 start() {
     # shellcheck disable=SC2046   # words are wanted
@@ -40,7 +44,7 @@ weir generate --max-tokens 4 'The sea is'; echo
 ssh-keygen -q -t ed25519 -N '' -f /root/key
 weir user add ann --key /root/key.pub
 [ "$(stat -c '%U' /var/lib/weir/users)" = weir ]
-box() { ssh -F none -i /root/key -p 2222 -o StrictHostKeyChecking=accept-new -o LogLevel=ERROR ann@127.0.0.1 "$@"; }
+box() { ssh -F none -i /root/key -p "$port" -o StrictHostKeyChecking=accept-new -o LogLevel=ERROR ann@127.0.0.1 "$@"; }
 for _ in $(seq 50); do box whoami >/dev/null 2>&1 && break; sleep 0.2; done
 printf '{"prompt": "one", "max_tokens": 3}\n{"prompt": "two", "max_tokens": 3}\n' | box submit --name j
 box wait j
