@@ -188,6 +188,6 @@ $(B)/libweir.a: $(LIBWEIR) $(call lib,common)
 clean:
 	rm -rf build
 
-.PHONY: all bench tests test test-long lint deps demo try install deb dist clean FORCE
+.PHONY: all bench tests test test-long prove lint deps demo try install deb dist clean FORCE
 .SECONDARY:
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)
