@@ -58,7 +58,7 @@ start_pool() {
 box() { ssh -F "$dir/ssh_config" box "$@"; }
 
 # One line of the status, by a Python expression over s.
-status() { "$bin/weir" status --json | python3 -c 'import json,sys; s=json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"; }
+status() { "$bin/weir" status --json | python3 -c 'import json,sys; s=json.load(sys.stdin); print(eval(sys.argv[1]))' "($1)"; }
 
 run_demo() {
     say "1. A pool of two CPU workers behind a broker and an ssh gateway (port $port)"
@@ -72,7 +72,8 @@ run_demo() {
     box watch demo >"$dir/watch.out" 2>&1 &
     watch=$!
     for _ in $(seq 600); do    # until a good part of the tokens is there and both workers are at it
-        read -r tokens victim < <(status 's["totals"]["tokens"], max(s["workers"], key=lambda w: w["running"])["pid"]' | tr -d '(),')
+        read -r tokens victim < <(status '"%d %d" % (s["totals"]["tokens"],
+            max((w.get("running", 0), w.get("pid", 0)) for w in s["workers"])[1])')
         [ "$tokens" -lt 400 ] || break
         sleep 0.02
     done
