@@ -70,7 +70,7 @@ def test_kill_of_the_jobs_process_loses_and_doubles_nothing():
 def test_a_restart_goes_on_where_it_was():
     with Rig() as rig:
         rig.add_user("alice")
-        rig.broker_args = ["--delay-ms", "30"]
+        rig.broker_args = ["--delay-ms", "150"]
         rig.start()
         ids = ["n%d" % n for n in range(2000)]
         job = rig.submit([{"id": i, "prompt": i} for i in ids])
@@ -113,7 +113,7 @@ def test_kill_of_everything_and_torn_files():
 def test_the_broker_dies_and_comes_back():
     with Rig() as rig:
         rig.add_user("alice")
-        rig.broker_args = ["--delay-ms", "20"]
+        rig.broker_args = ["--delay-ms", "300"]  # so that the job outlives this broker on any machine
         rig.start()
         ids = ["n%d" % n for n in range(1500)]
         job = rig.submit([{"id": i, "prompt": i} for i in ids])
