@@ -1,7 +1,8 @@
 #!/bin/bash
 # Run test programs and scripts, each with a time limit, and count.  Exit code 77 of a test means "skipped".
 #
-# usage: run.sh LOG_DIR TEST...        TEST_TIMEOUT_S: seconds a test may take (180); TEST_JOBS: how many at once (1)
+# usage: run.sh LOG_DIR TEST...        TEST_TIMEOUT_S: seconds a test may take (180); TEST_JOBS: how many
+# programs run at once (the CPUs); scripts, which start whole pools, run alone
 # The last line is "N passed, N failed, N skipped"; the exit code is 1 if any failed.
 logs=$1
 shift
@@ -20,8 +21,11 @@ run_one() {  # run_one TEST: log and exit code end up beside each other
 }
 
 for t in "$@"; do
-    while [ "$(jobs -rp | wc -l)" -ge "${TEST_JOBS:-1}" ]; do wait -n; done
-    run_one "$t" &
+    case $t in
+    *.py | *.sh) wait; run_one "$t" ;;
+    *)  while [ "$(jobs -rp | wc -l)" -ge "${TEST_JOBS:-$(nproc)}" ]; do wait -n; done
+        run_one "$t" & ;;
+    esac
 done
 wait
 
