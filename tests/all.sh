@@ -1,7 +1,7 @@
 #!/bin/bash
 # Every unit, kernel, reference and integration test against one build.
 #
-# usage: all.sh BUILD_DIR
+# usage: all.sh BUILD_DIR [plain]      plain: only the programs that need no pool and no emulation
 # Tests find the programs by WEIR_BIN and the models by WEIR_TEST_MODEL and WEIR_TEST_MODEL_2.
 cd "$(dirname "$0")/.." || exit 1
 build=$1
@@ -14,6 +14,7 @@ programs=()
 for source in tests/unit/test_*.c tests/kernels/test_*.c tests/reference/test_*.c; do
     [ -f "$source" ] && programs+=("$build/${source%.c}")
 done
+[ "${2-}" = plain ] && exec tests/run.sh "$build/log" "${programs[@]}"
 for source in tests/emu/test_*.c tests/emu/test_*.cc; do # the CUDA backend, on an emulation
     program=$build/${source%.*}
     [ -x "$program" ] && programs+=("$program")
