@@ -431,12 +431,13 @@ static bool is_bom(uint8_t b)
     return b == 0xef || b == 0xbb || b == 0xbf;
 }
 
-/* JSON or CSV?  Known from the first character that is not blank. */
+/* JSON or CSV?  Known from the first character that is not blank.  Looks at one record only: a stream of blank lines is asked
+ * about line by line. */
 static void find_kind(struct convert *c, struct span bytes)
 {
-    for (size_t i = 0; i < bytes.n && c->kind == KIND_UNKNOWN; i++) {
+    for (size_t i = 0; i < bytes.n && bytes.at[i] != '\n' && c->kind == KIND_UNKNOWN; i++) {
         uint8_t b = bytes.at[i];
-        if (b != ' ' && b != '\t' && b != '\r' && b != '\n' && !is_bom(b))
+        if (b != ' ' && b != '\t' && b != '\r' && !is_bom(b))
             c->kind = b == '{' ? KIND_JSON : KIND_CSV;
     }
     for (size_t i = 0; i < c->n && c->kind == KIND_CSV; i++) { /* blanks that came before it was known */
