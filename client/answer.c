@@ -274,9 +274,12 @@ static int wait_for(struct weir_client *c, struct waiting *w, int submitted, str
         return WEIR_FAILED; /* *err is set */
     while (!w->ended)
         client_wait(c);
-    if (w->result != WEIR_OK)
-        *err = w->err;
-    return w->result == WEIR_OK ? WEIR_OK : WEIR_FAILED;
+    if (w->result == WEIR_OK)
+        return WEIR_OK;
+    *err = w->err;
+    weir_answer_free(w->answer); /* what came before the failure */
+    w->answer = NULL;
+    return WEIR_FAILED;
 }
 
 int weir_ask(struct weir_client *c, const struct weir_request *r, struct weir_answer **ret_answer,
@@ -289,10 +292,8 @@ int weir_ask(struct weir_client *c, const struct weir_request *r, struct weir_an
         return WEIR_FAILED;
     while ((submitted = weir_submit(c, r, collect_for_waiter, &w, NULL, err)) == WEIR_AGAIN)
         client_wait(c);
-    if (wait_for(c, &w, submitted, err) != WEIR_OK) {
-        weir_answer_free(w.answer);
+    if (wait_for(c, &w, submitted, err) != WEIR_OK)
         return WEIR_FAILED;
-    }
     *ret_answer = w.answer;
     return WEIR_OK;
 }
