@@ -23,11 +23,11 @@ part() {  # part NAME BUDGET_S COMMAND...
     fi
 }
 
-# The unit and integration tests, built with sanitizers.
+# The unit tests, and those of whole pools and of the real ssh client, built with sanitizers.
 sanitized() {
     make -j"$jobs" SAN=address,undefined WERROR=1 all tests &&
         ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
-        TEST_TIMEOUT_S=400 tests/all.sh build/address,undefined
+        TEST_TIMEOUT_S=400 tests/all.sh build/address,undefined tests/integration/test_broker*.py
 }
 
 # Ring and doorbell between threads of one process: the thread sanitizer sees no race between processes.
