@@ -7,7 +7,7 @@ set -eu
 build="build-essential pkg-config libzmq3-dev libmsgpack-dev libinih-dev libxxhash-dev libjansson-dev libssh-dev
        libsqlite3-dev libmicrohttpd-dev zlib1g-dev libzstd-dev"
 demo="python3 openssh-client"
-test="$demo python3-pip python3-zmq python3-msgpack libcmocka-dev tmux"
+test="$demo procps python3-pip python3-zmq python3-msgpack libcmocka-dev tmux"
 long="python3-paramiko python3-asyncssh clang libclang-rt-14-dev valgrind gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user prometheus debootstrap lintian buildah"
 
 wanted=

@@ -400,7 +400,7 @@ def sixty_four_clients_come_and_go():
         for t in threads:
             t.join()
         assert not failures, failures[:3]
-        status = pool.wait_empty(10)
+        status = pool.wait_empty(30)
         assert status["pool"]["bytes"] == 0, status["pool"]
 
 
