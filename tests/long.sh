@@ -81,13 +81,13 @@ wanted=$*
 export -f sanitized threads second_compiler fuzz simulator jobs_killed services host_store package container
 export jobs
 #    name             budget_s
-part second-compiler  420  bash -c second_compiler
+part second-compiler  600  bash -c second_compiler
 part thread-sanitizer 180  bash -c threads
-part sanitizers       900  bash -c sanitized
-part simulator        300  bash -c simulator
+part sanitizers       1500  bash -c sanitized
+part simulator        500  bash -c simulator
 part host-store       300  bash -c host_store
-part jobs             300  bash -c jobs_killed
-part fuzz             420  bash -c fuzz
+part jobs             400  bash -c jobs_killed
+part fuzz             600  bash -c fuzz
 part services         300  bash -c services
 part package          400  bash -c package
 part container        600  bash -c container
