@@ -1,7 +1,8 @@
 #!/bin/bash
 # Build every fuzz target with libFuzzer and both sanitizers and run each for some seconds over its corpus.
 #
-# usage: fuzz/run.sh SECONDS [TARGET...]      corpus of TARGET: tests/fuzz/corpus/TARGET (new finds stay in build/fuzz)
+# usage: fuzz/run.sh SECONDS [TARGET...]      FUZZ_SEED: another order of inputs (1)
+#      corpus of TARGET: tests/fuzz/corpus/TARGET (new finds stay in build/fuzz)
 cd "$(dirname "$0")/../.." || exit 1
 seconds=$1
 shift
@@ -16,7 +17,7 @@ for t in "${targets[@]}"; do
     mkdir -p "build/fuzz/corpus/$t" "build/fuzz/found/$t"
     corpus=("build/fuzz/corpus/$t")
     [ -d "tests/fuzz/corpus/$t" ] && corpus+=("tests/fuzz/corpus/$t")
-    if "build/fuzz/tests/fuzz/fuzz_$t" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=10 -print_final_stats=1 \
+    if "build/fuzz/tests/fuzz/fuzz_$t" -seed="${FUZZ_SEED:-1}" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=10 -print_final_stats=1 \
         -artifact_prefix="build/fuzz/found/$t/" "${corpus[@]}" >"build/fuzz/$t.log" 2>&1; then
         echo "ok    $t: $(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$t.log") executions"
     else
