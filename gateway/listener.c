@@ -342,7 +342,7 @@ static void make_room(struct listener *l, const uint8_t source[16])
     count_received(l);
     if (getrandom(&dice, sizeof dice, 0) != sizeof dice)
         dice = 0;
-    int victim = startups_victim(&l->startups, source, dice);
+    int victim = startups_victim(&l->startups, source, dice, clock_now_ns());
     if (victim >= 0)
         drop_startup(l, l->startups.list[victim].number, "room");
 }

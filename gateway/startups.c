@@ -28,21 +28,28 @@ static int oldest(const struct startups *s, const uint8_t *source)
     return best;
 }
 
-int startups_victim(const struct startups *s, const uint8_t source[16], uint32_t dice)
+static bool is_settled(const struct startup *e, uint64_t now_ns)
+{
+    return now_ns - e->since_ns >= STARTUP_SETTLE_NS;
+}
+
+int startups_victim(const struct startups *s, const uint8_t source[16], uint32_t dice, uint64_t now_ns)
 {
     uint32_t same = 0;
 
     for (uint32_t i = 0; i < s->max; i++)
         same += s->list[i].number != 0 && memcmp(s->list[i].source, source, 16) == 0;
-    if (same >= s->per_source)
-        return oldest(s, source);
+    int own = same >= s->per_source ? oldest(s, source) : -1;
+    if (own >= 0 && (s->n >= s->free || is_settled(&s->list[own], now_ns)))
+        return own;
     if (s->n < s->free)
         return -1;
+    int any = oldest(s, NULL);
     if (s->n >= s->max)
-        return oldest(s, NULL);
+        return any;
     /* percent at `free`, 100 at `max`, linear between */
     uint32_t chance = s->percent + (100 - s->percent) * (s->n - s->free) / (s->max - s->free);
-    return dice % 100 < chance ? oldest(s, NULL) : -1;
+    return dice % 100 < chance && is_settled(&s->list[any], now_ns) ? any : -1;
 }
 
 void startups_add(struct startups *s, uint64_t number, const uint8_t source[16], uint64_t now_ns)

@@ -4,6 +4,10 @@
  * let in and an old one has to go: beyond `free` connections with a probability that rises from percent to 100 at `max`, and
  * beyond per_source of one source always.  The one to go is the oldest that has sent (almost) nothing; if all have, the oldest.
  *
+ * Sixty people behind one address who all come in the same second are no attack, and a busy machine needs a while for them.  So one that is
+ * younger than STARTUP_SETTLE_NS goes only where there is no other way: at `max`, or for one more from its own source when
+ * that is over its share and the door is beyond `free`.
+ *
  * Pure: the time, what each has sent and the dice come in as arguments. */
 #ifndef STARTUPS_H
 #define STARTUPS_H
@@ -15,6 +19,8 @@ enum {
     STARTUPS_MAX = 1024,
     STARTUP_SILENT_BYTES = 200, /* less received than this is "silent": an identification line, no key exchange */
 };
+
+#define STARTUP_SETTLE_NS 10000000000ull /* ten seconds to say something */
 
 struct startup {
     uint64_t number;         /* of the connection; 0: free slot */
@@ -30,9 +36,9 @@ struct startups {
     struct startup list[STARTUPS_MAX];
 };
 
-/* Which connection must go so that one from source may come in.  dice: any 32 random bits.
+/* Which connection must go so that one from source may come in at now_ns.  dice: any 32 random bits.
  * The slot's index, or -1: nobody has to. */
-int startups_victim(const struct startups *s, const uint8_t source[16], uint32_t dice);
+int startups_victim(const struct startups *s, const uint8_t source[16], uint32_t dice, uint64_t now_ns);
 
 /* There must be room: n < max (make it with startups_victim and startups_remove). */
 void startups_add(struct startups *s, uint64_t number, const uint8_t source[16], uint64_t now_ns);
