@@ -38,9 +38,10 @@ static void claim_rows(struct admission *a, const struct sequence *seq)
     a->n_prefills[high]++;
 }
 
-static void survey(const struct scheduler *s, struct admission *a, uint32_t rows)
+/* Anew after every change to running[]: who is preempted for a newcomer leaves a row behind as well. */
+static void survey(const struct scheduler *s, struct admission *a)
 {
-    a->rows_left[0] = a->rows_left[1] = rows;
+    a->rows_left[0] = a->rows_left[1] = scheduler_chunk_rows(s);
     a->n_prefills[0] = a->n_prefills[1] = 0;
     a->n_batch = 0;
     for (uint32_t i = 0; i < s->n_running; i++) {
@@ -301,7 +302,7 @@ static bool has_rows(const struct admission *a, const struct sequence *seq)
     return a->rows_left[seq->interactive] > 0 || a->n_prefills[seq->interactive] < PREFILLS_A_CLASS;
 }
 
-static void try_admit(struct scheduler *s, struct admission *a, struct sequence *seq, uint32_t rows)
+static void try_admit(struct scheduler *s, struct admission *a, struct sequence *seq)
 {
     if (seq->paused || waits_for_leader(seq) || waits_for_prefix(s, seq, a->now_ns))
         return;
@@ -323,15 +324,13 @@ static void try_admit(struct scheduler *s, struct admission *a, struct sequence 
     if (!room) {
         drop_prefix(s, seq, &m);
         a->closed[0] = a->closed[1] = true;
-        return;
-    }
-    if (!load_prefix(s, seq, &m)) {
+    } else if (!load_prefix(s, seq, &m)) {
         drop_prefix(s, seq, &m);
         s->out.loading = true;
-        return;
+    } else {
+        start(s, seq, &m, a->now_ns);
     }
-    start(s, seq, &m, a->now_ns);
-    survey(s, a, rows);
+    survey(s, a);
 }
 
 /* The batch sequence that has waited longest without progress, if it has waited too long and no other one has been
@@ -349,14 +348,14 @@ static struct sequence *aged_batch(const struct scheduler *s, uint64_t now_ns)
     return found;
 }
 
-void scheduler_admit(struct scheduler *s, uint64_t now_ns, uint32_t rows)
+void scheduler_admit(struct scheduler *s, uint64_t now_ns)
 {
     struct admission a = { .now_ns = now_ns };
 
-    survey(s, &a, rows);
+    survey(s, &a);
     struct sequence *aged = aged_batch(s, now_ns);
     if (aged != NULL) {
-        try_admit(s, &a, aged, rows);
+        try_admit(s, &a, aged);
         aged->aged = aged->state == SEQUENCE_RUNNING;
     }
     a.closed[0] = a.closed[1] = false;
@@ -366,6 +365,6 @@ void scheduler_admit(struct scheduler *s, uint64_t now_ns, uint32_t rows)
             continue;
         if (!w->interactive && (a.closed[0] || a.closed[1]))
             break;
-        try_admit(s, &a, w, rows);
+        try_admit(s, &a, w);
     }
 }

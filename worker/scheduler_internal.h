@@ -50,7 +50,10 @@ void scheduler_preempt(struct scheduler *s, struct sequence *seq, uint64_t now_n
 /* Hold blocks for the first n_tokens positions, as far as they can be had; returns for how many positions it holds them. */
 uint32_t scheduler_extend(struct scheduler *s, struct sequence *seq, uint32_t n_tokens);
 
-/* scheduler_admit.c: move waiting sequences to running[], for a plan with rows_left rows beside the decodes. */
-void scheduler_admit(struct scheduler *s, uint64_t now_ns, uint32_t rows_left);
+/* scheduler_plan.c: rows of the next step beside the decodes, as running[] is now. */
+uint32_t scheduler_chunk_rows(const struct scheduler *s);
+
+/* scheduler_admit.c: move waiting sequences to running[]. */
+void scheduler_admit(struct scheduler *s, uint64_t now_ns);
 
 #endif

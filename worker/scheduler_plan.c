@@ -90,8 +90,8 @@ static bool awaits_token(const struct sequence *seq)
     return sequence_behind(seq) == 1;
 }
 
-/* Rows of the next step beside the decodes.  A step is not to take longer than step_ns_max, by what the last ones took a row. */
-static uint32_t chunk_budget(const struct scheduler *s)
+/* A step is not to take longer than step_ns_max, by what the last ones took a row. */
+uint32_t scheduler_chunk_rows(const struct scheduler *s)
 {
     uint32_t n_decodes = 0;
     for (uint32_t i = 0; i < s->n_running; i++)
@@ -229,10 +229,10 @@ const struct scheduler_plan *scheduler_plan(struct scheduler *s, uint64_t now_ns
     promote_aged(s, now_ns);
     sort_running(s);
     secure_blocks(s, now_ns);
-    scheduler_admit(s, now_ns, chunk_budget(s));
+    scheduler_admit(s, now_ns);
     sort_running(s);
 
-    struct rows r = { .rows_left = chunk_budget(s), .event_slots = event_slots, .now_ns = now_ns };
+    struct rows r = { .rows_left = scheduler_chunk_rows(s), .event_slots = event_slots, .now_ns = now_ns };
     plan_decodes(s, &r);
     plan_prefills(s, &r);
     return &s->out;

@@ -73,13 +73,13 @@ static void print_sequence(const char *where, const struct sequence *q)
 {
     const struct choice *c = q->owner;
     fprintf(stderr,
-            "  %s slot %u choice %u: prompt %u tokens %u of %u computed %u blocks %u%s%s%s%s%s%s%s preempted "
+            "  %s slot %u choice %u: prompt %u tokens %u of %u computed %u blocks %u%s%s%s%s%s%s%s loaded %u preempted "
             "%u\n",
             where, c->request->slot, q->choice, q->n_prompt, q->n_tokens, q->tokens_max, q->n_computed,
             q->n_blocks, q->interactive ? " interactive" : " batch", q->lent_interactive ? " lent" : "",
             q->aged ? " aged" : "", q->paused ? " paused" : "", q->in_plan ? " in-plan" : "",
             q->waits_for != NULL ? " waits-for-prefix" : "", q->cache_off ? " cache-off" : "",
-            q->n_preemptions);
+            q->n_loaded_to, q->n_preemptions);
 }
 
 /* For whoever looks into a failure. */
