@@ -46,7 +46,7 @@ uint64_t supervisor_backoff_ms(uint32_t failures)
 
 bool supervisor_hopeless(const struct worker *w)
 {
-    return w->failed_starts >= SUPERVISOR_HOPELESS || w->order >= ORDER_REMOVE || (w->state == WORKER_STOPPED && w->order != ORDER_DRAIN);
+    return w->failed_starts >= SUPERVISOR_HOPELESS || w->order >= ORDER_REMOVE || (w->state == WORKER_STOPPED && w->order == ORDER_RUN);
 }
 
 static void set_state(struct worker *w, enum worker_state state, uint64_t now_ns)

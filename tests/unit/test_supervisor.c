@@ -171,6 +171,9 @@ static void orders_move_a_slot_that_has_no_process(void **state)
     supervisor_order(&w, ORDER_DRAIN, second);
     assert_int_equal(w.state, WORKER_STOPPED);
     assert_false(supervisor_hopeless(&w)); /* it can be resumed: requests may wait for it */
+    supervisor_order(&w, ORDER_PAUSE, second);
+    assert_int_equal(w.state, WORKER_STOPPED);
+    assert_false(supervisor_hopeless(&w)); /* so it can after any other order */
     assert_int_equal(supervisor_advise(&w, &(struct supervisor_pulse){ 0 }, &(struct supervisor_options){ 0 }, 99 * second), ADVICE_NONE);
     supervisor_order(&w, ORDER_RUN, 2 * second);
     assert_int_equal(w.state, WORKER_WAITING);
