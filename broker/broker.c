@@ -165,6 +165,7 @@ void broker_check(const struct broker *b)
             continue;
         n_live[r->account]++;
         n_running[r->account] += request_in_worker(r);
+        assert(!r->paused || request_in_worker(r));
         assert(r->key == NO_KEY || keys_request(b->keys, (uint32_t)r->key) == i);
         assert((r->phase == REQUEST_QUEUED) == fair_queue_holds(b->queue, i));
         if (request_in_worker(r))

@@ -204,6 +204,7 @@ void ending_left_worker(struct broker *b, uint32_t request, bool over)
     }
     a->n_running--;
     fair_queue_block_user(b->queue, r->account, user_is_full(a));
+    r->paused = false; /* that was a flag in the worker's slot */
     r->phase = REQUEST_OVER;
     if (!over)
         return;

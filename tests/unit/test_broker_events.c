@@ -295,12 +295,37 @@ static void a_dead_worker_s_request_goes_on_from_what_it_delivered(void **state)
     broker_rig_close(&rig);
 }
 
+/* Its slow client had it paused; the worker died, and then the client left.  There is no slot any more whose flag could be taken away. */
+static void a_keyed_request_between_two_workers_outlives_its_client(void **state)
+{
+    struct key key = { .name = { 1, 2 } };
+
+    (void)state;
+    broker_rig_open(&rig);
+    memset(oracles, 0, sizeof(oracles));
+    struct oracle *o = begin();
+    struct request *r = &rig.b->requests.list[o->request];
+    r->key = keys_add(rig.b->keys, &key, o->request);
+    r->paused = true;
+    worker_link_flag(&rig.b->workers[0].link, r->slot, SLOT_PAUSE);
+    broker_check(rig.b);
+    ending_left_worker(rig.b, o->request, false);
+    ending_enqueue(rig.b, o->request, QUEUE_RESUMED);
+    broker_check(rig.b);
+    ending_client_gone(rig.b, r->client);
+    assert_true(r->phase == REQUEST_QUEUED && r->orphaned_ns != 0 && !r->paused);
+    broker_check(rig.b);
+    broker_rig_reset(&rig);
+    broker_rig_close(&rig);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_holds_what_its_worker_said),
         cmocka_unit_test(what_no_worker_may_say_is_a_broken_rule),
         cmocka_unit_test(a_dead_worker_s_request_goes_on_from_what_it_delivered),
+        cmocka_unit_test(a_keyed_request_between_two_workers_outlives_its_client),
     };
     rng = random_start(argc, argv, 200000);
     return cmocka_run_group_tests(tests, NULL, NULL);
