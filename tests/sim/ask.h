@@ -22,7 +22,13 @@ struct ask {
     const char *salt;
     uint64_t sent_ns, deadline_ms;
 
-    bool accepted, was_running, cancel_sent;
+    uint32_t key;     /* of idempotency; 0: none */
+    int session;      /* 0: none */
+    uint64_t ttl_ms;
+    bool may_be_moved, may_conflict; /* its key was sent more than once; with another question */
+    bool resumed;     /* from an earlier broker */
+
+    bool accepted, was_running, cancel_sent, is_expected;
     struct expected expected[CHOICES_MAX]; /* from accepted on, when the seed is known */
     struct got got[CHOICES_MAX];
     struct ask *next;

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend.h"
 #include "sim.h"
+#include "worker/host_store.h"
 #include "worker/kv_cache.h"
 #include "worker/request.h"
 #include "worker/scheduler.h"
@@ -17,6 +19,7 @@ struct block {
     uint32_t pins;
     bool published, moving;
     uint64_t owner; /* of what it holds; 0: garbage */
+    uint64_t evicted; /* who owned it until it was taken: what it holds may go to the store before it is written */
 };
 
 static struct book {
@@ -96,7 +99,7 @@ enum status __wrap_kv_cache_take(struct kv_cache *kv, uint32_t *ret_block, bool 
                b->moving ? ", moving" : "");
     sim_demand(*ret_evicted == b->published, "block %u was handed out, and the index %s", *ret_block,
                b->published ? "was not told" : "is to forget what it never knew");
-    *b = (struct block){.pins = 1};
+    *b = (struct block){.pins = 1, .evicted = *ret_evicted ? b->owner : 0};
     k->n_taken++;
     return st;
 }
@@ -152,10 +155,56 @@ void __wrap_kv_cache_move_end(struct kv_cache *kv, uint32_t block, bool keep)
     __real_kv_cache_move_end(kv, block, keep);
 }
 
+static uint64_t owner_of_scope(const struct prefix_scope *s)
+{
+    return (s->id[0] ^ (s->id[1] << 1)) | 1;
+}
+
+/* --- copies from and to the host store ----------------------------------------------------------- */
+
+static uint64_t named; /* owner of the block that was last named to the store */
+
+enum status __real_host_store_get(struct host_store *hs, const struct block_name *name, void *to);
+enum status __wrap_host_store_get(struct host_store *hs, const struct block_name *name, void *to);
+enum status __real_host_store_put_begin(struct host_store *hs, const struct block_name *name, uint32_t *ret_slot,
+                                        void **ret_payload);
+enum status __wrap_host_store_put_begin(struct host_store *hs, const struct block_name *name, uint32_t *ret_slot,
+                                        void **ret_payload);
+
+enum status __wrap_host_store_get(struct host_store *hs, const struct block_name *name, void *to)
+{
+    named = owner_of_scope(&name->scope);
+    return __real_host_store_get(hs, name, to);
+}
+
+enum status __wrap_host_store_put_begin(struct host_store *hs, const struct block_name *name, uint32_t *ret_slot,
+                                        void **ret_payload)
+{
+    named = owner_of_scope(&name->scope);
+    return __real_host_store_put_begin(hs, name, ret_slot, ret_payload);
+}
+
+void blocks_moved(uint32_t slot, bool to_host, uint32_t block)
+{
+    struct book *k = &books[slot];
+    sim_demand(block < k->n_blocks, "a copy of block %u of %u", block, k->n_blocks);
+    struct block *b = &k->blocks[block];
+    if (to_host) {
+        sim_demand((b->published ? b->owner : b->evicted) == named, "block %u goes to the store under another scope", block);
+        return;
+    }
+    sim_demand(!b->published && (b->pins > 0 || b->moving), "block %u comes from the store, and is %s", block,
+               b->published ? "published" : "nobody's");
+    b->owner = named;
+    sim.seen.restored++;
+}
+
+/* --- what a step uses --------------------------------------------------------------------------- */
+
 static uint64_t owner_of(const struct sequence *q)
 {
     const struct choice *c = q->owner;
-    uint64_t h = (q->scope.id[0] ^ (q->scope.id[1] << 1)) | 1;
+    uint64_t h = owner_of_scope(&q->scope);
     if (q->cache_off)
         h ^= ((uint64_t)c->request->slot << 40 ^ (uint64_t)c->request->generation << 8 ^ 0x0ff) *
              0x9e3779b97f4a7c15u;

@@ -19,6 +19,7 @@ enum {
     MEMORY = 8,
     MAIL_US = 50
 };
+enum { KEYED = 4, SESSION_NAMES = 3 };
 enum { POISON_MAX = 6 }; /* each costs two deaths, and a death by own fault up to 30 s of back-off */
 static const uint64_t ms = 1000000;
 static const char *const words[] = {"the ", "then ", "in ", "her ",      "er ",          "a", "b ",
@@ -44,6 +45,9 @@ static struct { /* what a user said and was told lately */
     uint32_t n;
 } memory[16][MEMORY];
 static uint32_t memory_at[16];
+static struct ask *keyed[16][KEYED]; /* what a user asked lately under an idempotency key: to be asked again */
+static uint64_t admin_arrival_ns;
+static const char *const session_names[] = {NULL, "s1", "s2", "s3"};
 
 static uint32_t write_words(char *at, uint32_t bytes)
 {
@@ -65,11 +69,18 @@ static void connect_user(uint32_t user)
         .user = user, .used = true, .due_ns = sim.now_ns + random_ns(&sim.load, sim.plan.think_ns)};
 }
 
+static void forget_keyed(uint32_t user, uint32_t k)
+{
+    if (keyed[user][k] != NULL)
+        ask_free(keyed[user][k]);
+    keyed[user][k] = NULL;
+}
+
 void clients_open(void)
 {
     uint32_t most = sim.plan.context_tokens < DOCUMENT_BYTES ? sim.plan.context_tokens : DOCUMENT_BYTES;
     n_connections = n_mail = 0;
-    mail_order = 0;
+    mail_order = admin_arrival_ns = 0;
     memset(memory_at, 0, sizeof(memory_at));
     for (uint32_t d = 0; d < DOCUMENTS_MAX; d++)
         write_words(documents[d], random_below(&sim.load, most) + 1);
@@ -91,6 +102,9 @@ void clients_close(void)
             free(memory[u][k].ids);
             memory[u][k].ids = NULL;
         }
+    for (uint32_t u = 0; u < 16; u++)
+        for (uint32_t k = 0; k < KEYED; k++)
+            forget_keyed(u, k);
     free(taken);
     taken = NULL;
     wire_buffer_deinit(&out);
@@ -99,19 +113,33 @@ void clients_close(void)
 
 /* --- mail ------------------------------------------------------------------------------------- */
 
-static void post(uint32_t connection)
+void mail_post(uint32_t client, const void *at, size_t n)
 {
-    struct connection *c = &connections[connection];
+    uint64_t *last_ns = client == SIM_ADMIN ? &admin_arrival_ns : &connections[client].last_arrival_ns;
     uint64_t at_ns = sim.now_ns + random_ns(&sim.timing, MAIL_US * 1000);
-    if (fault_is_on(FAULT_DELAY) && chance(&sim.faults, 10))
+    if (fault_is_on(FAULT_DELAY) && chance(&sim.faults, 10)) {
         at_ns += random_ns(&sim.faults, 200 * ms);
-    at_ns = at_ns > c->last_arrival_ns ? at_ns : c->last_arrival_ns;
-    c->last_arrival_ns = at_ns;
+        note_fault(FAULT_BIT_DELAY);
+    }
+    at_ns = at_ns > *last_ns ? at_ns : *last_ns;
+    *last_ns = at_ns;
     assert(n_mail < MAIL_MAX);
     struct mail *m = &mail[n_mail++];
-    *m = (struct mail){connection, at_ns, ++mail_order, malloc(out.n), out.n};
+    *m = (struct mail){client, at_ns, ++mail_order, malloc(n), n};
     assert(m->body != NULL);
-    memcpy(m->body, out.at, out.n);
+    memcpy(m->body, at, n);
+}
+
+static void post(uint32_t connection)
+{
+    mail_post(connection, out.at, out.n);
+}
+
+uid_t client_uid(uint32_t client)
+{
+    if (client == SIM_ADMIN)
+        return 0;
+    return fault_is_on(FAULT_SESSIONS) ? SIM_UID + connections[client].user : 1000;
 }
 
 static uint32_t next_mail(void)
@@ -197,7 +225,7 @@ static void draw_wishes(struct ask *a, uint32_t profile)
     a->n_choices = chance(r, 8) ? random_below(r, 4) + 2 : 1;
     a->stream = !chance(r, 4);
     a->cache_off = chance(r, 15);
-    a->has_seed = !chance(r, 4) || fault_is_on(FAULT_SLOW | FAULT_GONE); /* its answer is known from now on */
+    a->has_seed = !chance(r, 4) || fault_is_on(FAULT_SLOW | FAULT_GONE | FAULT_KEYS); /* its answer is known from now on */
     a->logprobs = chance(r, 8);
     a->n_logprobs = a->logprobs ? random_below(r, 4) : 0;
     q->max_tokens = chance(r, 12) ? 0 : random_below(r, chance(r, 4) ? 120 : 24) + 1;
@@ -215,6 +243,7 @@ static void draw_wishes(struct ask *a, uint32_t profile)
         q->stops[i] = ((const char *const[]){"e", "xy", "the", "\xc3\xa9", "A", "in"})[random_below(r, 6)];
     a->deadline_ms =
         fault_is_on(FAULT_DEADLINE) && chance(&sim.faults, 4) ? random_below(&sim.faults, 2000) + 1 : 0;
+    sim.seen.tried[FAULT_BIT_DEADLINE] += a->deadline_ms > 0;
     a->poison = sim.seen.poisoned < POISON_MAX && random_below(&sim.faults, 100) < sim.plan.poison_percent;
     sim.seen.poisoned += a->poison;
     if (a->poison) { /* pool.c knows it by this seed */
@@ -223,14 +252,38 @@ static void draw_wishes(struct ask *a, uint32_t profile)
     }
 }
 
+/* What a client has of an answer that an earlier broker began. */
+static uint32_t delivered(const struct ask *a, struct wire_resume ret_resume[CHOICES_MAX])
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        if (a->got[i].n_ids > 0)
+            ret_resume[n++] = (struct wire_resume){.choice = i,
+                                                   .ids = a->expected[i].ids,
+                                                   .n_ids = a->got[i].n_ids,
+                                                   .released_bytes = a->got[i].n_text};
+    return n;
+}
+
 static void send(const struct ask *a, uint32_t user)
 {
     struct wire_generate g;
-    char name[16];
+    struct wire_resume resume[CHOICES_MAX];
+    char name[16], key[16];
     wire_generate_init(&g);
     snprintf(name, sizeof(name), "u%u", user);
     g.id = span_str(a->id);
-    g.on_behalf_of = span_str(name);
+    if (!fault_is_on(FAULT_SESSIONS)) /* then the connection is the user's own: sessions are */
+        g.on_behalf_of = span_str(name);
+    if (a->session > 0) {
+        g.session = span_str(session_names[a->session]);
+        g.session_ttl_ms = a->ttl_ms;
+    }
+    snprintf(key, sizeof(key), "k%u", a->key);
+    if (a->key > 0)
+        g.idempotency_key = span_str(key);
+    g.resume = resume;
+    g.n_resume = delivered(a, resume);
     g.prompt_kind = a->text != NULL ? WORK_PROMPT_TEXT : WORK_PROMPT_IDS;
     g.prompt = span_str(a->text != NULL ? a->text : "");
     g.prompt_ids = a->text != NULL ? NULL : a->question.prompt;
@@ -255,17 +308,91 @@ static void send(const struct ask *a, uint32_t user)
     post(a->connection);
 }
 
+static void draw_ask(struct ask *a, uint32_t user)
+{
+    draw_prompt(a, user);
+    draw_scope(a, user);
+    draw_wishes(a, sim.plan.profile[user]);
+    if (!fault_is_on(FAULT_SESSIONS) || !chance(&sim.faults, 2))
+        return;
+    a->session = (int)random_below(&sim.faults, SESSION_NAMES) + 1;
+    a->ttl_ms = chance(&sim.faults, 3) ? 0 : random_below(&sim.faults, 3000) + 1;
+    note_fault(FAULT_BIT_SESSIONS);
+}
+
+/* The same question, as yet without an answer. */
+static struct ask *copy_ask(const struct ask *a)
+{
+    struct ask *copy = calloc(1, sizeof(*copy));
+    assert(copy != NULL);
+    *copy = *a;
+    memset(copy->expected, 0, sizeof(copy->expected));
+    memset(copy->got, 0, sizeof(copy->got));
+    copy->accepted = copy->was_running = copy->cancel_sent = copy->is_expected = copy->resumed = false;
+    copy->question.prompt = malloc((a->question.n_prompt + 1) * sizeof(int32_t));
+    copy->text = a->text != NULL ? strdup(a->text) : NULL;
+    assert(copy->question.prompt != NULL && (a->text == NULL || copy->text != NULL));
+    memcpy(copy->question.prompt, a->question.prompt, a->question.n_prompt * sizeof(int32_t));
+    return copy;
+}
+
+/* Every request of this user and key that is open may now give its place to another, or find another question under its key. */
+static void warn_of_key(uint32_t user, uint32_t key, bool conflict)
+{
+    for (uint32_t i = 0; i < n_connections; i++)
+        for (struct ask *a = connections[i].user == user ? connections[i].asks : NULL; a != NULL; a = a->next)
+            if (a->key == key) {
+                a->may_be_moved = true;
+                a->may_conflict = a->may_conflict || conflict;
+            }
+}
+
+/* Something this user asked before, once more: from a connection that broke, or by mistake with another question.  NULL: nothing. */
+static struct ask *ask_again(uint32_t user)
+{
+    uint32_t k = random_below(&sim.faults, KEYED);
+    if (!fault_is_on(FAULT_KEYS) || !chance(&sim.faults, 4) || keyed[user][k] == NULL)
+        return NULL;
+    struct ask *a = copy_ask(keyed[user][k]);
+    bool conflict = chance(&sim.faults, 10);
+    note_fault(FAULT_BIT_KEYS);
+    a->may_be_moved = true;
+    a->stream = !chance(&sim.faults, 4);
+    if (conflict) {
+        a->question.max_tokens++;
+        a->may_conflict = true;
+        forget_keyed(user, k);
+    }
+    warn_of_key(user, a->key, conflict);
+    return a;
+}
+
+static void remember_key(struct ask *a, uint32_t user)
+{
+    if (!fault_is_on(FAULT_KEYS) || a->poison || !chance(&sim.faults, 3))
+        return;
+    uint32_t k = random_below(&sim.faults, KEYED);
+    a->key = a->number;
+    a->deadline_ms = 0; /* it would be that of whoever asked first */
+    forget_keyed(user, k);
+    keyed[user][k] = copy_ask(a);
+}
+
 static void ask(uint32_t connection)
 {
     struct connection *c = &connections[connection];
-    struct ask *a = calloc(1, sizeof(*a));
-    assert(a != NULL);
+    struct ask *a = ask_again(c->user);
+    bool again = a != NULL;
+    if (!again) {
+        a = calloc(1, sizeof(*a));
+        assert(a != NULL);
+        draw_ask(a, c->user);
+    }
     a->connection = connection;
     a->number = ++sim.seen.asks;
     snprintf(a->id, sizeof(a->id), "r%u", a->number);
-    draw_prompt(a, c->user);
-    draw_scope(a, c->user);
-    draw_wishes(a, sim.plan.profile[c->user]);
+    if (!again)
+        remember_key(a, c->user);
     a->sent_ns = sim.now_ns;
     a->next = c->asks;
     c->asks = a;
@@ -299,6 +426,7 @@ static void leave(uint32_t connection)
 {
     struct connection *c = &connections[connection];
     trace("client %u leaves with %u open", connection, c->n_open);
+    note_fault(FAULT_BIT_GONE);
     c->gone = true;
     c->gone_ns = sim.now_ns;
     sim.seen.gone += c->n_open;
@@ -319,10 +447,34 @@ static void cancel_one(uint32_t connection)
     while (k-- > 0)
         a = a->next;
     a->cancel_sent = true;
+    note_fault(FAULT_BIT_CANCEL);
     trace("client %u cancels %s", connection, a->id);
     enum status st = wire_encode_simple(&out, WIRE_CANCEL, span_str(a->id));
     assert(st == ST_OK);
     post(connection);
+}
+
+static void end_session(uint32_t connection, int session)
+{
+    trace("client %u ends session %s", connection, session_names[session]);
+    note_fault(FAULT_BIT_SESSIONS);
+    enum status st = wire_encode_session_end(&out, span_str("e"), span_str(session_names[session]));
+    assert(st == ST_OK);
+    post(connection);
+}
+
+/* The load is over; when the answers are there, sessions are ended, and some time out. */
+static void say_goodbye(uint32_t connection)
+{
+    uint32_t open;
+    struct connection *c = &connections[connection];
+    if (!fault_is_on(FAULT_SESSIONS)) {
+        c->due_ns = UINT64_MAX;
+        return;
+    }
+    c->due_ns = sim.now_ns + 50 * ms;
+    for (int i = 1; clients_all_ended(&open) && side_n_sessions() > 0 && i <= SESSION_NAMES; i++)
+        end_session(connection, i);
 }
 
 static void act(uint32_t connection)
@@ -330,7 +482,7 @@ static void act(uint32_t connection)
     struct connection *c = &connections[connection];
     c->due_ns = sim.now_ns + random_ns(&sim.load, sim.plan.think_ns) + 1000;
     if (!sim.loading) {
-        c->due_ns = UINT64_MAX;
+        say_goodbye(connection);
         return;
     }
     if (fault_is_on(FAULT_GONE) && chance(&sim.faults, 60) && n_connections < CONNECTIONS_MAX) {
@@ -342,9 +494,13 @@ static void act(uint32_t connection)
     /* At most 5 s: after 6 the broker gives the connection up, and nobody hears of its requests again.  Less than 3 s where
      * requests are refused for want of a worker: a refusal that cannot be delivered for so long is dropped. */
     uint64_t long_ns = fault_is_on(FAULT_START) ? 1400 * ms : 2500 * ms;
-    if (fault_is_on(FAULT_SLOW) && sim.now_ns > c->blocked_until_ns + 1000 * ms && chance(&sim.faults, 12))
+    if (fault_is_on(FAULT_SLOW) && sim.now_ns > c->blocked_until_ns + 1000 * ms && chance(&sim.faults, 12)) {
         c->blocked_until_ns =
             sim.now_ns + random_ns(&sim.faults, chance(&sim.faults, 8) ? long_ns : 400 * ms);
+        note_fault(FAULT_BIT_SLOW);
+    }
+    if (fault_is_on(FAULT_SESSIONS) && chance(&sim.faults, 15))
+        end_session(connection, (int)random_below(&sim.faults, SESSION_NAMES) + 1);
     uint32_t burst = chance(&sim.load, 4) ? random_below(&sim.load, 8) + 1 : 1;
     while (burst-- > 0 && c->n_open < sim.plan.outstanding &&
            (sim.opt.n_asks == 0 || sim.seen.asks < sim.opt.n_asks))
@@ -392,6 +548,48 @@ bool client_is_gone(uint32_t client, uint64_t *ret_since_ns)
     /* Only from the arrival of its last message on can the broker look for it. */
     *ret_since_ns = c->gone_ns > c->last_arrival_ns ? c->gone_ns : c->last_arrival_ns;
     return c->gone;
+}
+
+/* To the next broker, with what the last one delivered. */
+static void go_on(struct ask *a, uint32_t user)
+{
+    a->has_seed = a->has_seed || a->accepted;
+    a->accepted = a->was_running = false;
+    a->sent_ns = sim.now_ns;
+    if (a->key > 0) /* the answer comes from its beginning: a key and resume do not go together */
+        memset(a->got, 0, sizeof(a->got));
+    struct wire_resume resume[CHOICES_MAX];
+    a->resumed = delivered(a, resume) > 0;
+    sim.seen.resumed += a->resumed;
+    trace("client %u goes on with %s%s", a->connection, a->id, a->resumed ? ", resumed" : "");
+    send(a, user);
+}
+
+void clients_broker_gone(bool killed)
+{
+    while (n_mail > 0)
+        free(mail[--n_mail].body);
+    for (uint32_t i = 0; i < n_connections; i++) {
+        struct connection *c = &connections[i];
+        struct ask *list = c->asks;
+        c->asks = NULL;
+        c->n_open = 0;
+        c->last_arrival_ns = 0;
+        for (struct ask *a = list, *next; a != NULL; a = next) {
+            next = a->next;
+            sim_demand(killed || !a->accepted || fault_is_on(FAULT_SLOW), "the broker has stopped, and request %s has no end", a->id);
+            if (chance(&sim.faults, 6)) { /* for this client it is an error */
+                sim.seen.given_up++;
+                ask_free(a);
+                continue;
+            }
+            a->next = c->asks;
+            c->asks = a;
+            c->n_open++;
+            go_on(a, c->user);
+        }
+    }
+    admin_arrival_ns = 0;
 }
 
 bool clients_all_ended(uint32_t *ret_open)

@@ -77,6 +77,7 @@ static void run_once(const struct sim_options *opt)
     scenario_draw();
     pool_open();
     clients_open();
+    admin_open();
     side_open();
     side_run();
     uint32_t open = 0;
@@ -178,7 +179,7 @@ static void parse(int argc, char **argv, struct command *c)
 
 static void print_summary(void)
 {
-    printf("seed %-6" PRIu64 " faults %04x asks %u done %u errors %u gone %u deaths %u takeovers %u "
+    printf("seed %-6" PRIu64 " faults %06x asks %u done %u errors %u gone %u deaths %u takeovers %u "
                              "preemptions %u plans %u tokens %" PRIu64 " cached %" PRIu64 " fair %" PRIu64
            "/%" PRIu64 " steps %u trace %016" PRIx64 "\n",
            sim.opt.seed, sim.opt.faults, sim.seen.asks, sim.seen.done, sim.seen.errors, sim.seen.gone,
@@ -189,7 +190,7 @@ static void print_summary(void)
 int main(int argc, char **argv)
 {
     struct command c;
-    uint64_t n_done = 0, n_asks = 0, n_deaths = 0;
+    uint64_t n_done = 0, n_asks = 0, n_deaths = 0, tried[N_FAULTS] = {0};
     time_t began = time(NULL);
 
     parse(argc, argv, &c);
@@ -215,7 +216,13 @@ int main(int argc, char **argv)
         n_done++;
         n_asks += sim.seen.asks;
         n_deaths += sim.seen.deaths;
+        for (uint32_t k = 0; k < N_FAULTS; k++)
+            tried[k] += sim.seen.tried[k];
     }
+    printf("tried:");
+    for (uint32_t k = 0; k < N_FAULTS; k++)
+        printf(" %s %" PRIu64, fault_names[k], tried[k]);
+    printf("\n");
     printf("%" PRIu64 " seeds, %" PRIu64 " requests, %" PRIu64
            " deaths of workers, all properties held (%ld s)\n",
            n_done, n_asks, n_deaths, (long)(time(NULL) - began));

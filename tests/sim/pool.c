@@ -34,6 +34,7 @@ struct process {
     struct engine engine; /* shares all but the backend with the template */
     struct region region;
     struct worker *worker;
+    struct host_store *store; /* NULL: none */
     uint32_t pushes_left; /* then nothing it writes is seen */
     bool fails_to_start, hangs, writes_rubbish, step_fails, idle, stalled;
     int dies_of;             /* signal at the end of this pass; 0: none */
@@ -51,6 +52,7 @@ struct preparer {
 };
 
 static struct engine template;
+static struct backend_api api; /* the fake backend's, with copies reported to blocks.c */
 static bool have_template;
 static struct process processes[SIM_WORKERS_MAX];
 static struct process *current; /* in its code */
@@ -68,6 +70,13 @@ bool pool_current(uint32_t *ret_slot)
     return current != NULL;
 }
 
+static enum status copy_submit(struct backend *b, const struct block_copy *c, backend_ticket *ret_ticket)
+{
+    if (current != NULL && c->kind != BLOCK_TO_BLOCK)
+        blocks_moved((uint32_t)(current - processes), c->kind == BLOCK_TO_HOST, c->block);
+    return fake_backend()->copy_submit(b, c, ret_ticket);
+}
+
 void pool_open(void)
 {
     struct engine_options eo = {.model_path = worker_rig_model(),
@@ -80,7 +89,9 @@ void pool_open(void)
     if (!have_template) {
         enum status st = engine_plan(&eo, &template, &err);
         sim_demand(st == ST_OK, "no model: %s", err.message);
-        template.choice.api = fake_backend();
+        api = *fake_backend();
+        api.copy_submit = copy_submit;
+        template.choice.api = &api;
         have_template = true;
     }
     assert(template.model->n_vocab == SIM_VOCAB);
@@ -89,6 +100,7 @@ void pool_open(void)
     template.sizes.max_rows = sim.plan.max_rows;
     template.sizes.context_tokens = sim.plan.context_tokens;
     template.limits.context_tokens = sim.plan.context_tokens;
+    template.memory.block_bytes = sim.plan.store_block_bytes;
     memset(processes, 0, sizeof(processes));
     last_pid = FIRST_PID;
 }
@@ -101,6 +113,10 @@ static void free_life(struct process *p)
     if (p->engine.backend != NULL)
         fake_backend()->close(p->engine.backend);
     region_unmap(&p->region);
+    if (p->store != NULL)
+        sim.seen.tried[FAULT_BIT_STORE] += host_store_counts(p->store).evictions;
+    host_store_free(p->store);
+    p->store = NULL;
     p->worker = NULL;
     p->engine.backend = NULL;
 }
@@ -127,6 +143,24 @@ int __wrap_fallocate(int fd, int mode, off_t offset, off_t length)
     return ftruncate(fd, offset + length);
 }
 
+/* The process's view of the host store, as weir-worker opens it. */
+static struct host_store *open_store(uint32_t slot)
+{
+    struct host_store *store = NULL;
+    int fds[SIM_WORKERS_MAX];
+    uint32_t n = side_store(slot, fds);
+    if (n == 0)
+        return NULL;
+    struct host_store_options o = {.own_fd = fds[0],
+                                   .other_fds = fds + 1,
+                                   .n_others = n - 1,
+                                   .block_bytes = sim.plan.store_block_bytes,
+                                   .numerics_id = "fake-1"};
+    enum status st = host_store_new(&o, &store);
+    sim_demand(st == ST_OK, "worker %u cannot open its host store", slot);
+    return store;
+}
+
 pid_t __wrap_fork(void)
 {
     uint32_t slot = 0;
@@ -141,6 +175,8 @@ pid_t __wrap_fork(void)
     assert(st == ST_OK);
     bool slow = fault_is_on(FAULT_START) && chance(&sim.faults, 5);
     p->fails_to_start = fault_is_on(FAULT_START) && sim.loading && chance(&sim.faults, 5);
+    sim.seen.tried[FAULT_BIT_START] += slow || p->fails_to_start;
+    p->store = open_store(slot);
     p->due_ns = sim.now_ns + random_ns(&sim.timing, 30 * ms) + (slow ? random_ns(&sim.faults, 1500 * ms) : 0);
     return p->pid;
 }
@@ -335,6 +371,7 @@ enum status __wrap_engine_step(struct engine *e, const struct scheduler_plan *pl
         trace("worker %u step entries=%u rows=%u copies=%u", slot, n, plan->plan.n_rows, plan->n_copies);
     }
     if (runs_poison(plan)) {
+        note_fault(FAULT_BIT_POISON);
         current->dies_of = SIGSEGV;
         current->pushes_left = current->pushes_left == UNLIMITED ? some_pushes() : current->pushes_left;
     }
@@ -354,7 +391,8 @@ static void be_born(struct process *p)
     struct worker_options wo = {.step_ns_max = sim.plan.step_ns_max,
                                 .age_ns = sim.plan.age_ns,
                                 .prefix_wait_ns = sim.plan.prefix_wait_ns,
-                                .secret = sim.opt.seed};
+                                .secret = sim.opt.seed,
+                                .store = p->store};
     struct error err;
     if (p->fails_to_start) {
         error_set(&err, ERR_INTERNAL, "", "no luck");
@@ -453,7 +491,7 @@ void pool_act(uint32_t slot)
 uint64_t pool_due_ns(uint32_t *ret_slot)
 {
     uint64_t due = UINT64_MAX;
-    for (uint32_t i = 0; i < sim.plan.n_workers; i++)
+    for (uint32_t i = 0; i < side_n_workers(); i++)
         if ((processes[i].life == STARTING || processes[i].life == SERVING) && processes[i].due_ns < due) {
             due = processes[i].due_ns;
             *ret_slot = i;
@@ -463,7 +501,7 @@ uint64_t pool_due_ns(uint32_t *ret_slot)
 
 void pool_hear_bells(void)
 {
-    for (uint32_t i = 0; i < sim.plan.n_workers; i++) {
+    for (uint32_t i = 0; i < side_n_workers(); i++) {
         struct process *p = &processes[i];
         uint64_t rings;
         if (p->life != SERVING || !p->idle || p->stalled)
@@ -480,17 +518,19 @@ void pool_hear_bells(void)
 
 bool pool_is_quiet(void)
 {
-    for (uint32_t i = 0; i < sim.plan.n_workers; i++) {
+    for (uint32_t i = 0; i < side_n_workers(); i++) {
         const struct process *p = &processes[i];
         if (p->life != SERVING)
             continue;
         struct scheduler_levels l = scheduler_levels(worker_scheduler(p->worker));
-        if (worker_n_requests(p->worker) > 0)
+        if (worker_n_requests(p->worker) > 0 || side_n_sessions() > 0)
             return false;
         sim_demand(l.n_running == 0 && l.n_waiting == 0, "worker %u has no request, and %u sequences", i,
                    l.n_running + l.n_waiting);
-        sim_demand(scheduler_kv_counts(worker_scheduler(p->worker)).n_pinned == 0,
-                   "worker %u has no request, and pinned blocks", i);
+        uint32_t n_pinned = scheduler_kv_counts(worker_scheduler(p->worker)).n_pinned;
+        if (n_pinned > 0 && fault_is_on(FAULT_SESSIONS))
+            return false; /* it is yet to hear that a session has ended */
+        sim_demand(n_pinned == 0, "worker %u has no request, and pinned blocks", i);
     }
     return true;
 }
@@ -501,13 +541,13 @@ static bool strikes(uint32_t bit, uint32_t in)
 {
     if (!fault_is_on(1u << bit) || !chance(&sim.faults, in))
         return false;
-    sim.seen.kills[bit]++;
+    note_fault(bit);
     return true;
 }
 
 void pool_inject(void)
 {
-    uint32_t slot = random_below(&sim.faults, sim.plan.n_workers);
+    uint32_t slot = random_below(&sim.faults, side_n_workers());
     struct process *p = &processes[slot];
     if (strikes(FAULT_BIT_JUMP, 50))
         sim.real_offset_ms += (int64_t)random_below(&sim.faults, 400000000) - 200000000;

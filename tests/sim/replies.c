@@ -38,6 +38,7 @@ static void drop(struct connection *c, struct ask **at)
 void ask_expect(struct ask *a)
 {
     struct question *q = &a->question;
+    a->is_expected = true;
     if (q->n_prompt >= sim.plan.context_tokens)
         return;
     if (!a->cache_off)
@@ -58,12 +59,13 @@ static void on_accepted(struct ask *a, uint64_t seed)
     sim_demand(!a->has_seed || seed == a->question.sampling.seed, "request %s has another seed", a->id);
     a->accepted = true;
     a->question.sampling.seed = seed;
-    if (!a->has_seed)
+    if (!a->is_expected)
         ask_expect(a);
 }
 
 static void on_token(struct ask *a, const struct wire_token *t)
 {
+    a->was_running = true;
     sim_demand(a->accepted && t->choice < a->n_choices, "request %s: token of choice %u", a->id, t->choice);
     struct got *g = &a->got[t->choice];
     const struct expected *e = &a->expected[t->choice];
@@ -88,11 +90,12 @@ static void on_token(struct ask *a, const struct wire_token *t)
     g->n_text += (uint32_t)t->text.n;
 }
 
-static void check_cached(const struct ask *a, uint32_t n_cached)
+/* Itself is one that knows its prompt; after a takeover it may find in the host store what it left there before. */
+static void check_cached(const struct ask *a, uint32_t n_cached, uint32_t n_takeovers)
 {
     const struct question *q = &a->question;
-    uint32_t known =
-        a->cache_off ? 0 : oracle_known(a->scope, q->prompt, q->n_prompt - 1, 2); /* itself is one */
+    uint32_t others = n_takeovers > 0 && fault_is_on(FAULT_STORE) ? 1 : 2;
+    uint32_t known = a->cache_off ? 0 : oracle_known(a->scope, q->prompt, q->n_prompt - 1, others);
     sim_demand(n_cached <= known,
                "request %s: %u tokens of its prompt came from the cache, but no other request of its scope "
                "had more than %u",
@@ -120,7 +123,7 @@ static void on_done(struct ask *a, const struct wire_done *d)
     }
     sim_demand(d->completion_tokens == n_tokens, "request %s: done counts %u tokens of %u", a->id,
                d->completion_tokens, n_tokens);
-    check_cached(a, d->cached_tokens);
+    check_cached(a, d->cached_tokens, d->takeovers);
     sim.seen.preemptions += d->preemptions;
     sim.seen.tokens += n_tokens;
     sim.seen.done++;
@@ -129,9 +132,14 @@ static void on_done(struct ask *a, const struct wire_done *d)
 
 static bool may_fail_so(const struct ask *a, enum error_code code)
 {
+    bool in_time;
     switch (code) {
     case ERR_CANCELLED:
-        return a->cancel_sent;
+        return a->cancel_sent || a->may_be_moved;
+    case ERR_KEY_CONFLICT:
+        return a->may_conflict;
+    case ERR_SHUTTING_DOWN: /* what runs has its time to end */
+        return side_drains(&in_time) && (!a->was_running || !in_time);
     case ERR_DEADLINE_EXCEEDED:
         return a->deadline_ms > 0 && sim.now_ns - a->sent_ns >= a->deadline_ms * 1000000;
     case ERR_WORKER_KILLER:
@@ -147,10 +155,12 @@ static bool may_fail_so(const struct ask *a, enum error_code code)
     }
 }
 
-static void on_error(struct ask *a, const struct error *e)
+static void on_error(struct ask *a, const struct error *e, uint32_t retry_after_ms)
 {
     sim_demand(may_fail_so(a, e->code), "request %s ended with %s: %s", a->id, error_code_name(e->code),
                e->message);
+    sim_demand(retry_after_ms > 0 || (e->code != ERR_SHUTTING_DOWN && e->code != ERR_BUSY), "request %s: %s, and no word of when to try again",
+               a->id, error_code_name(e->code));
     sim.seen.errors++;
     sim.seen.cancelled += e->code == ERR_CANCELLED;
     sim.seen.blamed += e->code == ERR_WORKER_KILLER;
@@ -180,7 +190,7 @@ void reply_take(struct connection *c, struct span body)
         drop(c, at);
         break;
     case WIRE_ERROR:
-        on_error(a, &m.error.error);
+        on_error(a, &m.error.error, m.error.retry_after_ms);
         trace("client %u error %s %s", a->connection, a->id, error_code_name(m.error.error.code));
         drop(c, at);
         break;

@@ -11,6 +11,7 @@
  * under way then (as much); what b was given since only brings it closer. */
 #include "sim.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,14 @@ static struct { /* by account number */
 static enum queue_class item_class[REQUESTS_MAX];
 static uint64_t cost_max;
 static uint32_t n_passes;
+
+/* Of the broker that runs now: a broker ends when the run is over, by a signal, or by kill -9. */
+static bool run_is_over, is_dead;
+static uint64_t drain_until_ns, hurried_ns; /* it was told to stop: the first, the second time.  0: it was not */
+static struct { /* as it stood after the last pass */
+    uint32_t n_held, life;
+    bool paused;
+} before[SIM_WORKERS_MAX];
 
 /* --- the machine ------------------------------------------------------------------------------ */
 
@@ -110,9 +119,9 @@ enum status __wrap_endpoint_receive(struct endpoint *e, struct received *ret_rec
     uint32_t client;
     struct span body;
     (void)e;
-    if (!mail_take(&client, &body))
+    if (is_dead || !mail_take(&client, &body))
         return ST_AGAIN;
-    *ret_received = (struct received){.peer = peer_of(client), .uid = 1000, .answerable = true};
+    *ret_received = (struct received){.peer = peer_of(client), .uid = client_uid(client), .answerable = true};
     if (zmq_msg_init_size(&ret_received->body, body.n) != 0)
         return ST_SYSTEM;
     memcpy(zmq_msg_data(&ret_received->body), body.at, body.n);
@@ -122,6 +131,12 @@ enum status __wrap_endpoint_receive(struct endpoint *e, struct received *ret_rec
 enum status __wrap_endpoint_send(struct endpoint *e, const struct peer *to, struct span body)
 {
     (void)e;
+    if (is_dead)
+        return ST_OK; /* nobody hears it */
+    if (client_of(to) == SIM_ADMIN) {
+        admin_receive(body);
+        return ST_OK;
+    }
     switch (client_receive(client_of(to), body)) {
     case MAIL_TAKEN:
         return ST_OK;
@@ -241,6 +256,7 @@ struct broker_view side_worker(uint32_t slot)
         .dead = w->pidfd >= 0 && pool_is_dead(slot),
         .has_events = w->link.open && ring_peek((struct ring_end *)&w->link.region.events, first) != ST_AGAIN,
         .alone = w->alone_request >= 0,
+        .order = w->order,
         .n_held = w->link.n_held,
     };
 }
@@ -258,6 +274,34 @@ bool side_starting(uint32_t *ret_slot, int ret_fds[3])
         return true;
     }
     return false;
+}
+
+uint32_t side_n_workers(void)
+{
+    return broker->n_workers;
+}
+
+uint32_t side_n_sessions(void)
+{
+    return broker->sessions.n;
+}
+
+uint32_t side_store(uint32_t slot, int ret_fds[SIM_WORKERS_MAX])
+{
+    const struct worker *w = &broker->workers[slot];
+    memcpy(ret_fds, w->store_fds, w->n_store_fds * sizeof(*ret_fds));
+    return w->n_store_fds;
+}
+
+bool side_is_dead(void)
+{
+    return is_dead;
+}
+
+bool side_drains(bool *ret_in_time)
+{
+    *ret_in_time = sim.now_ns < drain_until_ns && hurried_ns == 0;
+    return drain_until_ns != 0;
 }
 
 uint32_t side_n_live(void)
@@ -280,26 +324,74 @@ static void check_gone_clients(void)
     }
 }
 
+/* Who is not to run gets nothing. */
+static void check_orders(void)
+{
+    for (uint32_t i = 0; i < broker->n_workers; i++) {
+        const struct worker *w = &broker->workers[i];
+        uint32_t n = w->link.open ? w->link.n_held : 0;
+        bool paused = w->order != ORDER_RUN;
+        sim_demand(!paused || !before[i].paused || before[i].life != w->life || n <= before[i].n_held,
+                   "worker %u is to get nothing, and holds %u requests after %u", i, n, before[i].n_held);
+        before[i].n_held = n;
+        before[i].life = w->life;
+        before[i].paused = paused;
+    }
+}
+
 void side_check(void)
 {
     check_shares();
+    check_orders();
     if (++n_passes % 8 == 0 || !sim.loading)
         check_gone_clients();
     if (n_passes % 16 == 0)
         broker_check(broker);
-    uint64_t takeovers = broker->totals.takeovers;
-    if (takeovers > sim.seen.takeovers)
-        trace("takeovers %llu", (unsigned long long)takeovers);
-    sim.seen.takeovers = (uint32_t)takeovers;
+    static uint64_t takeovers;
+    if (broker->totals.takeovers > takeovers) {
+        trace("takeovers %llu", (unsigned long long)broker->totals.takeovers);
+        sim.seen.takeovers += (uint32_t)(broker->totals.takeovers - takeovers);
+    }
+    takeovers = broker->totals.takeovers;
+}
+
+/* --- its life ---------------------------------------------------------------------------------- */
+
+static void tell_to_stop(void)
+{
+    trace("the broker is told to stop%s", drain_until_ns != 0 ? " again" : "");
+    note_fault(FAULT_BIT_UPGRADE);
+    if (drain_until_ns == 0)
+        drain_until_ns = sim.now_ns + sim.plan.drain_ms * 1000000 + 1;
+    else
+        hurried_ns = sim.now_ns;
+    raise(SIGTERM); /* blocked: it comes through the broker's own signalfd */
+}
+
+void side_inject(void)
+{
+    if (fault_is_on(FAULT_UPGRADE) && chance(&sim.faults, drain_until_ns == 0 ? 600 : 100))
+        tell_to_stop();
+    if (!fault_is_on(FAULT_BROKER) || !chance(&sim.faults, 600))
+        return;
+    trace("the broker is killed");
+    note_fault(FAULT_BIT_BROKER);
+    is_dead = true;
+    broker->state = BROKER_STOPPING; /* its loop ends after this pass, of which nothing is seen */
+    broker->stop_due_ns = 0;
 }
 
 void side_open(void)
 {
     static char name[] = "simulated";
     struct error err;
-    dice = (struct random){sim.opt.seed + 77};
+    dice = (struct random){sim.opt.seed + 77 + sim.seen.brokers};
     memset(users, 0, sizeof(users));
+    memset(before, 0, sizeof(before));
     cost_max = n_passes = 0;
+    run_is_over = is_dead = false;
+    drain_until_ns = hurried_ns = 0;
+    sim.seen.brokers++;
     options = (struct options){
         .endpoint = "ipc://simulated",
         .worker_program = "/bin/false",
@@ -307,7 +399,8 @@ void side_open(void)
         .model_paths = {name},
         .n_workers = sim.plan.n_workers,
         .pool_bytes = POOL_BYTES_DEFAULT,
-        .drain_ms = 1000,
+        .host_store_bytes = fault_is_on(FAULT_STORE) ? sim.plan.n_workers * (uint64_t)PARTITION_BYTES_MIN : 0,
+        .drain_ms = sim.plan.drain_ms,
         .hang_ms = 1000,
         .start_ms = 2000,
         .slow_reader_ms = 3000,
@@ -326,8 +419,19 @@ void side_open(void)
 
 void side_run(void)
 {
-    int rc = broker_run(broker);
-    sim_demand(rc == 0, "the broker ended with %d", rc);
+    for (;;) {
+        int rc = broker_run(broker);
+        sim_demand(rc == 0, "the broker ended with %d", rc);
+        if (run_is_over)
+            return;
+        trace("the broker has ended");
+        bool killed = is_dead;
+        side_close();
+        sim.now_ns += random_ns(&sim.faults, 200 * 1000000);
+        clients_broker_gone(killed);
+        admin_broker_gone();
+        side_open();
+    }
 }
 
 void side_stop(void)
@@ -342,6 +446,7 @@ void side_stop(void)
         for (int class = QUEUE_INTERACTIVE; class <= QUEUE_BATCH; class ++)
             sim_demand(users[a][class].n_out == 0, "account %u has %u requests charged and not settled", a,
                        users[a][class].n_out);
+    run_is_over = true;
     broker->state = BROKER_STOPPING;
     broker->stop_due_ns = sim.now_ns;
 }

@@ -16,7 +16,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
+#include "limits.h"
 #include "sampling.h"
 #include "span.h"
 #include "tests/support/random.h"
@@ -42,7 +44,13 @@ struct tokenizer;
     X(DEADLINE, "deadline") /* requests with deadlines */                          \
     X(DELAY, "delay")       /* messages and the broker itself are late at times */ \
     X(JUMP, "jump")         /* the real-time clock jumps */                        \
-    X(TIGHT, "tight")       /* few KV blocks, few sequences, few rows */
+    X(TIGHT, "tight")       /* few KV blocks, few sequences, few rows */            \
+    X(ADMIN, "admin")       /* workers paused, drained, added, removed by hand */  \
+    X(KEYS, "keys")         /* requests sent again with their idempotency key */   \
+    X(SESSIONS, "sessions") /* sessions that end, and that run out */              \
+    X(STORE, "store")       /* a host store so small that it is full */            \
+    X(UPGRADE, "upgrade")   /* the broker drains and ends; another comes */        \
+    X(BROKER, "broker")     /* the broker is killed; clients go on by resume */
 
 enum {
 #define X(name, text) FAULT_BIT_##name,
@@ -56,7 +64,8 @@ enum {
 #undef X
 };
 
-enum { SIM_WORKERS_MAX = 4, SIM_VOCAB = 263 };
+enum { SIM_WORKERS_MAX = WORKERS_MAX, SIM_VOCAB = 263 };
+enum { SIM_ADMIN = 1 << 20, SIM_UID = 60000 }; /* the administrator's connection; the first of the users' uids */
 #define POISON_SEED (UINT64_C(0xdead) << 48) /* requests with such a seed kill their worker */
 
 struct sim_options {
@@ -79,6 +88,8 @@ struct scenario {
     uint32_t profile[16]; /* of a user: PROFILE_* */
     uint32_t n_documents;
     uint32_t poison_percent;
+    uint32_t store_block_bytes; /* what a block takes in the host store: decides how many fit; 0: no store */
+    uint64_t drain_ms;
 };
 enum { PROFILE_MIXED, PROFILE_CHAT, PROFILE_BATCH };
 
@@ -97,7 +108,8 @@ struct sim {
     /* what happened, for the summary */
     struct {
         uint32_t asks, done, errors, cancelled, gone, deaths, takeovers, blamed, poisoned, preemptions, plans,
-            kills[N_FAULTS];
+            brokers, resumed, given_up, replayed, restored;
+        uint32_t tried[N_FAULTS]; /* by kind: how often it struck */
         uint64_t tokens, rows, cached, fair_worst, fair_bound;
     } seen;
 };
@@ -120,6 +132,10 @@ static inline bool fault_is_on(uint32_t fault)
 {
     return (sim.opt.faults & fault) != 0;
 }
+static inline void note_fault(uint32_t bit)
+{
+    sim.seen.tried[bit]++;
+}
 static inline bool chance(struct random *r, uint32_t in)
 {
     return random_below(r, in) == 0;
@@ -135,12 +151,19 @@ struct broker_view {           /* of one worker, as the broker has it */
     bool open, believed, dead; /* dead: ended, not reaped */
     bool has_events;
     bool alone; /* a suspect runs here */
+    int order;  /* ORDER_* */
     uint32_t n_held;
 };
 void side_open(void);
-void side_run(void); /* the broker's loop, until side_stop() */
+void side_run(void); /* the broker's loop, one broker after the other, until side_stop() */
 void side_stop(void);
 void side_close(void);
+void side_inject(void); /* perhaps its death, or a signal to drain */
+bool side_is_dead(void); /* killed: nothing it does is seen any more */
+bool side_drains(bool *ret_in_time); /* it is stopping; in_time: what runs may still end by itself */
+uint32_t side_n_workers(void);
+uint32_t side_n_sessions(void);
+uint32_t side_store(uint32_t slot, int ret_fds[SIM_WORKERS_MAX]); /* descriptors of the host store that its process gets */
 struct broker_view side_worker(uint32_t slot);
 bool side_starting(uint32_t *ret_slot,
                    int ret_fds[3]); /* whose process is being made: memory, request bell, event bell */
@@ -171,8 +194,20 @@ uint64_t mail_due_ns(void);                 /* arrival of the next message at th
 bool mail_take(uint32_t *ret_client, struct span *ret_body); /* body is valid until the next call */
 enum { MAIL_TAKEN, MAIL_FULL, MAIL_GONE };
 int client_receive(uint32_t client, struct span body);
+void clients_broker_gone(bool killed); /* mail is lost; who wants to goes on with the next broker */
+void mail_post(uint32_t client, const void *at, size_t n); /* to the broker, in its time */
+uid_t client_uid(uint32_t client);
 bool client_is_gone(uint32_t client, uint64_t *ret_since_ns);
 uint64_t client_scale(void); /* what a byte of backlog counts, so that small answers fill the limit */
+
+/* --- admin.c: the administrator ----------------------------------------------------------------- */
+
+void admin_open(void);
+uint64_t admin_due_ns(void);
+void admin_act(void);
+void admin_receive(struct span body);
+void admin_broker_gone(void);
+bool admin_is_done(void); /* after the load: everybody is to run again */
 
 /* --- oracle.c ------------------------------------------------------------------------------------ */
 
@@ -209,6 +244,7 @@ uint32_t oracle_known(uint64_t scope, const int32_t *tokens, uint32_t n,
 /* --- blocks.c: KV blocks; plans.c: what a step computes ------------------------------------------ */
 
 void blocks_check_plan(uint32_t slot, const struct scheduler_plan *plan);
+void blocks_moved(uint32_t slot, bool to_host, uint32_t block); /* a copy from or to the store is submitted */
 void plans_forget(uint32_t slot); /* its process has ended */
 void plans_check(uint32_t slot, const struct scheduler *s, const struct scheduler_plan *plan);
 void plans_check_work(void); /* at the end of a run without faults: nothing was computed twice */

@@ -52,6 +52,9 @@ static void draw_sizes(struct scenario *p, struct random *r)
     p->step_ns_max = chance(r, 3) ? 0 : between(r, 5, 60) * ms;
     p->age_ns = chance(r, 2) ? 0 : between(r, 20, 2000) * ms;
     p->prefix_wait_ns = chance(r, 3) ? between(r, 2, 200) * ms : 0;
+    if (fault_is_on(FAULT_STORE)) /* 1 MiB a worker: about 250 blocks, down to 15 */
+        p->store_block_bytes = between(r, 1, 16) * 4096;
+    p->drain_ms = fault_is_on(FAULT_UPGRADE) ? between(r, 0, 3000) : 1000;
 }
 
 static void draw_people(struct scenario *p, struct random *r)
@@ -93,6 +96,7 @@ void scenario_draw(void)
     sim.now_ns = 1000 * s;
     sim.loading = true;
     const struct scenario *p = &sim.plan;
+    sim.seen.tried[FAULT_BIT_TIGHT] += fault_is_on(FAULT_TIGHT);
     trace("scenario workers=%u blocks=%u seqs=%u rows=%u context=%u users=%u clients=%u", p->n_workers,
           p->n_blocks, p->max_seqs, p->max_rows, p->context_tokens, p->n_users, p->n_clients);
 }
@@ -107,15 +111,18 @@ static void earlier(uint64_t *at, uint64_t other)
 static bool act_once(uint64_t until_ns)
 {
     uint32_t slot = 0;
-    uint64_t pool_ns = pool_due_ns(&slot), clients_ns = clients_due_ns(), next = pool_ns;
+    uint64_t pool_ns = pool_due_ns(&slot), clients_ns = clients_due_ns(), admin_ns = admin_due_ns(), next = pool_ns;
 
     earlier(&next, clients_ns);
+    earlier(&next, admin_ns);
     if (next > until_ns)
         return false;
     if (next > sim.now_ns)
         sim.now_ns = next;
     sim.n_steps++;
-    if (clients_ns <= pool_ns)
+    if (admin_ns == next)
+        admin_act();
+    else if (clients_ns <= pool_ns)
         clients_act();
     else
         pool_act(slot);
@@ -126,7 +133,7 @@ static bool broker_has_something(void)
 {
     if (mail_due_ns() <= sim.now_ns)
         return true;
-    for (uint32_t i = 0; i < sim.plan.n_workers; i++) {
+    for (uint32_t i = 0; i < side_n_workers(); i++) {
         struct broker_view v = side_worker(i);
         if (v.dead || (v.open && v.believed && v.has_events))
             return true;
@@ -140,12 +147,14 @@ static bool is_over(void)
     uint32_t open = 0;
     bool ended = clients_all_ended(&open);
 
-    if (sim.loading || !ended || side_n_live() > 0) {
-        sim_demand(sim.loading || sim.now_ns - sim.stopped_loading_ns < PATIENCE_S * s,
-                   "%u requests never ended (%u in the broker's table)", open, side_n_live());
+    if (sim.loading)
         return false;
-    }
-    return pool_is_quiet();
+    if (ended && side_n_live() == 0 && admin_is_done() && pool_is_quiet())
+        return true;
+    sim_demand(sim.now_ns - sim.stopped_loading_ns < PATIENCE_S * s,
+               "never at rest: %u requests without an end, %u in the broker's table, %u sessions%s", open, side_n_live(),
+               side_n_sessions(), admin_is_done() ? "" : ", orders not obeyed");
+    return false;
 }
 
 static void stop_loading_in_time(void)
@@ -160,14 +169,18 @@ static void stop_loading_in_time(void)
 static uint64_t lateness_ns(void)
 {
     uint64_t late = random_ns(&sim.timing, LATE_US * us);
-    if (fault_is_on(FAULT_DELAY) && sim.loading && chance(&sim.faults, 40))
+    if (fault_is_on(FAULT_DELAY) && sim.loading && chance(&sim.faults, 40)) {
         late += random_ns(&sim.faults, 120 * ms);
+        note_fault(FAULT_BIT_DELAY);
+    }
     return late;
 }
 
 void world_wait(long timeout_ms)
 {
     sim.n_steps++;
+    if (side_is_dead())
+        return;
     side_check();
     pool_hear_bells();
     stop_loading_in_time();
@@ -175,8 +188,12 @@ void world_wait(long timeout_ms)
         side_stop();
         return;
     }
-    if (sim.loading)
+    if (sim.loading) {
         pool_inject();
+        side_inject();
+        if (side_is_dead())
+            return;
+    }
     uint64_t until = sim.now_ns + (uint64_t)timeout_ms * ms;
     while (!broker_has_something()) {
         uint64_t by = until;
