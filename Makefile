@@ -4,6 +4,7 @@
 #   make demo         install what is missing, fetch the model, run a batch over ssh through a pool, stop it all
 #   make try          the same pool, left up, with a chat in it
 #   make test         unit, reference and integration tests          make test-long   seeds, fuzz minutes, sanitizers
+#   make soak MINUTES=20    a whole pool under clients of every kind while workers are killed
 #   make lint         layer rules, formatting, sizes                 make bench       measure beside the peers
 #   make deps         install the packages a build needs             make install     PREFIX= DESTDIR=
 #   make deb          Debian packages in build/deb                   make dist        a tarball for other distributions
@@ -142,9 +143,14 @@ test-long:
 # The same proofs with full counts, and those that make a fresh Debian root: hours.
 prove:
 	@tools/deps.sh long
-	@BUDGET_FACTOR=20 FUZZ_SECONDS=600 JOB_RUNS=500 tests/long.sh second-compiler thread-sanitizer sanitizers simulator \
-	    host-store jobs fuzz services package container
+	@BUDGET_FACTOR=20 FUZZ_SECONDS=600 JOB_RUNS=500 SOAK_MINUTES=60 SIM_RUN=prove tests/long.sh second-compiler thread-sanitizer \
+	    sanitizers simulator host-store jobs soak fuzz services package container
 	@tests/clean_root.sh
+
+# A pool under clients of every kind while workers are killed: nothing lost, doubled or wrong, nothing grows.
+MINUTES ?= 20
+soak: all
+	@/usr/bin/python3 tests/soak.py $(MINUTES) $(SEED)
 
 lint:
 	@tests/lint.sh
@@ -188,6 +194,6 @@ $(B)/libweir.a: $(LIBWEIR) $(call lib,common)
 clean:
 	rm -rf build
 
-.PHONY: all bench tests test test-long prove lint deps demo try install deb dist clean FORCE
+.PHONY: all bench tests test test-long prove soak lint deps demo try install deb dist clean FORCE
 .SECONDARY:
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)

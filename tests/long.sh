@@ -52,12 +52,17 @@ fuzz() {
 }
 
 simulator() {
-    make -j"$jobs" WERROR=1 build/tests/sim/sim && tests/sim/run long
+    make -j"$jobs" WERROR=1 build/tests/sim/sim && tests/sim/run "${SIM_RUN:-long}"
 }
 
 # A real Prometheus scrapes a pool.
 services() {
     make -j"$jobs" all && { /usr/bin/python3 tests/integration/services.py || [ $? -eq 77 ]; }
+}
+
+# Clients of every kind and workers that are killed: nothing lost, doubled or wrong, nothing grows.
+soak() {
+    make -j"$jobs" WERROR=1 all && /usr/bin/python3 tests/soak.py "${SOAK_MINUTES:-1}" "${SOAK_SEED:-1}"
 }
 
 # Every process killed in every state of a job, and a full disk: then the lines are counted.
@@ -76,9 +81,9 @@ container() {
 }
 
 # package and container make a fresh Debian root each: they run by name, or with `make prove`.
-usual="second-compiler thread-sanitizer sanitizers simulator host-store jobs fuzz services"
+usual="second-compiler thread-sanitizer sanitizers simulator host-store jobs soak fuzz services"
 wanted=$*
-export -f sanitized threads second_compiler fuzz simulator jobs_killed services host_store package container
+export -f sanitized threads second_compiler fuzz simulator soak jobs_killed services host_store package container
 export jobs
 #    name             budget_s
 part second-compiler  600  bash -c second_compiler
@@ -86,6 +91,7 @@ part thread-sanitizer 180  bash -c threads
 part sanitizers       1500  bash -c sanitized
 part simulator        500  bash -c simulator
 part host-store       300  bash -c host_store
+part soak             240  bash -c soak
 part jobs             400  bash -c jobs_killed
 part fuzz             600  bash -c fuzz
 part services         300  bash -c services
