@@ -1,6 +1,4 @@
-/* cmd_chat.c - `weir chat`: a conversation.
- *
- * The whole conversation is sent each time; the pool's prefix cache makes that cheap.  ^C while an answer streams stops the answer: what
+/* cmd_chat.c - `weir chat`: a conversation.  ^C while an answer streams stops the answer: what
  * was said of it stays in the conversation.  A turn that failed is taken back, so that the next begins where the last good one ended. */
 #include "commands.h"
 
@@ -9,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "limits.h"
+#include "conversation.h"
 #include "line_editor.h"
 #include "terminal.h"
 
@@ -19,8 +17,7 @@ static const char *system_text;
 struct chat {
     struct weir_client *client;
     int signals;
-    struct weir_message *messages; /* contents are ours, roles constants */
-    size_t n, capacity;
+    struct conversation said;
     bool on_terminal;
     enum exit_code code;
 };
@@ -49,40 +46,6 @@ size_t chat_flags(struct flag *ret_flags)
     ret_flags[n] = command_connect_flag;
     ret_flags[n++].to = &options.connect;
     return n;
-}
-
-/* --- the conversation -------------------------------------------------------------------------- */
-
-static void forget(struct chat *c, size_t keep)
-{
-    while (c->n > keep)
-        free((void *)c->messages[--c->n].content);
-}
-
-static bool say(struct chat *c, const char *role, const char *text, size_t bytes)
-{
-    if (c->n == c->capacity) {
-        size_t more = c->capacity == 0 ? 32 : c->capacity * 2;
-        struct weir_message *grown = realloc(c->messages, more * sizeof(*grown));
-        if (grown == NULL)
-            return false;
-        c->messages = grown;
-        c->capacity = more;
-    }
-    char *copy = malloc(bytes + 1);
-    if (copy == NULL)
-        return false;
-    memcpy(copy, text, bytes);
-    copy[bytes] = '\0';
-    c->messages[c->n++] = (struct weir_message){role, copy, bytes};
-    return true;
-}
-
-static void begin(struct chat *c)
-{
-    forget(c, 0);
-    if (system_text != NULL && !say(c, "system", system_text, strlen(system_text)))
-        fprintf(stderr, "weir chat: out of memory\n");
 }
 
 /* --- one turn ---------------------------------------------------------------------------------- */
@@ -136,7 +99,7 @@ static void finish_turn(struct chat *c, struct turn *t, bool stopped, size_t bef
     fflush(stdout);
     if (stopped || t->result == WEIR_OK) {
         const char *text = choice != NULL && choice->text != NULL ? choice->text : "";
-        if (!say(c, "assistant", text, choice != NULL ? choice->text_bytes : 0))
+        if (!conversation_say(&c->said, "assistant", text, choice != NULL ? choice->text_bytes : 0))
             fprintf(stderr, "weir chat: out of memory\n");
         if (c->on_terminal && stopped)
             fprintf(stderr, "[stopped]\n");
@@ -149,23 +112,23 @@ static void finish_turn(struct chat *c, struct turn *t, bool stopped, size_t bef
         c->code = code;
     else if (strcmp(t->err.code, "context_overflow") == 0)
         fprintf(stderr, "The conversation has become too long for the model; /reset starts a new one.\n");
-    forget(c, before);
+    conversation_forget(&c->said, before);
 }
 
 static void turn(struct chat *c, const char *text, size_t bytes)
 {
     struct turn t = {.result = WEIR_AGAIN, .newline_last = true};
     struct weir_request r = {0};
-    size_t before = c->n;
+    size_t before = c->said.n;
     uint64_t request = 0;
     bool stopped = false;
 
-    if (request_flags_apply(&options, "chat", &r) != EXIT_DONE || !say(c, "user", text, bytes))
+    if (request_flags_apply(&options, "chat", &r) != EXIT_DONE || !conversation_say(&c->said, "user", text, bytes))
         return;
-    r.messages = c->messages;
-    r.n_messages = c->n;
+    r.messages = c->said.messages;
+    r.n_messages = c->said.n;
     if (command_reconnect(c->client, c->signals) != 0) {
-        forget(c, before);
+        conversation_forget(&c->said, before);
         return;
     }
     t.result = weir_submit(c->client, &r, on_event, &t, &request, &t.err);
@@ -178,74 +141,35 @@ static void turn(struct chat *c, const char *text, size_t bytes)
     weir_answer_free(t.answer);
 }
 
-/* --- commands ---------------------------------------------------------------------------------- */
+/* --- the conversation -------------------------------------------------------------------------- */
 
-static const char help[] =
-    "/reset          begin a new conversation\n"
-    "/system TEXT    the same, with another system prompt (without TEXT: the model's own)\n"
-    "/quit           end (^D does too)\n"
-    "^C stops an answer.  A line that ends in \\ goes on in the next; one that begins with a blank is no "
-    "command.\n";
-
-/* Lines that begin with "/".  False: end. */
-static bool command(struct chat *c, const char *line)
+/* Take a line.  false: end. */
+static bool take_line(struct chat *c, const char *line, size_t bytes)
 {
-    static char own_system[64 << 10];
+    char why[128];
 
-    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0)
+    switch (conversation_line(&c->said, line, bytes, why)) {
+    case INPUT_QUIT:
         return false;
-    if (strcmp(line, "/reset") == 0) {
-        begin(c);
-    } else if (strcmp(line, "/system") == 0) {
-        system_text = NULL;
-        begin(c);
-    } else if (strncmp(line, "/system ", 8) == 0) {
-        if (strlen(line + 8) >= sizeof(own_system)) {
-            fprintf(stderr, "weir chat: a system prompt here has at most %zu bytes\n",
-                    sizeof(own_system) - 1);
-            return true;
-        }
-        memcpy(own_system, line + 8, strlen(line + 8) + 1);
-        system_text = own_system;
-        begin(c);
-    } else {
-        if (strcmp(line, "/help") != 0)
-            fprintf(stderr, "weir chat: there is no %.*s\n", (int)strcspn(line, " "), line);
-        fputs(help, stderr);
+    case INPUT_QUESTION:
+        turn(c, c->said.input, c->said.input_bytes);
+        break;
+    case INPUT_UNKNOWN:
+        fprintf(stderr, "weir chat: %s\n", why);
+        fputs(conversation_help, stderr);
+        break;
+    case INPUT_HELP:
+        fputs(conversation_help, stderr);
+        break;
+    case INPUT_REFUSED:
+        fprintf(stderr, "weir chat: %s\n", why);
+        break;
+    case INPUT_NOTHING:
+    case INPUT_GOES_ON:
+    case INPUT_DONE:
+        break;
     }
     return true;
-}
-
-/* A whole input: lines that end in "\" are joined. */
-static enum editor_end read_input(struct line_editor *editor, char **ret_text, size_t *ret_bytes)
-{
-    const char *line = NULL, *prompt = "> ";
-    char *all = NULL;
-    size_t n = 0, bytes = 0;
-
-    for (;;) {
-        enum editor_end end = line_editor_read(editor, prompt, &line, &bytes);
-        if (end != EDITOR_LINE) {
-            free(all);
-            return end;
-        }
-        char *grown = realloc(all, n + bytes + 2);
-        if (grown == NULL) {
-            free(all);
-            return EDITOR_END;
-        }
-        all = grown;
-        memcpy(all + n, line, bytes);
-        n += bytes;
-        all[n] = '\0';
-        if (n == 0 || all[n - 1] != '\\' || n > PROMPT_BYTES_MAX)
-            break;
-        all[n - 1] = '\n';
-        prompt = ". ";
-    }
-    *ret_text = all;
-    *ret_bytes = n;
-    return EDITOR_LINE;
 }
 
 static void converse(struct chat *c)
@@ -257,19 +181,18 @@ static void converse(struct chat *c)
     if (c->on_terminal)
         printf("weir chat: /help lists commands, ^D ends.\n");
     while (on && c->code != EXIT_INTERRUPTED) {
-        char *text = NULL;
+        const char *line = NULL;
         size_t bytes = 0;
-        enum editor_end end = read_input(editor, &text, &bytes);
+        enum editor_end end = line_editor_read(editor, c->said.goes_on ? ". " : "> ", &line, &bytes);
         if (end == EDITOR_SIGNAL) {
             (void)command_signal(c->signals);
             c->code = EXIT_INTERRUPTED;
         }
-        if (end == EDITOR_LINE && text[0] == '/')
-            on = command(c, text);
-        else if (end == EDITOR_LINE && bytes > 0)
-            turn(c, text, bytes);
+        if (end == EDITOR_INTERRUPTED)
+            c->said.goes_on = false;
+        if (end == EDITOR_LINE)
+            on = take_line(c, line, bytes);
         on = on && (end == EDITOR_LINE || (end == EDITOR_INTERRUPTED && c->on_terminal));
-        free(text);
     }
     line_editor_free(editor);
 }
@@ -291,13 +214,13 @@ int cmd_chat(int argc, char **argv)
     c.code = command_open("chat", options.connect, &c.client);
     if (c.code != EXIT_DONE)
         return c.code;
-    begin(&c);
-    if (n_args == 1)
+    if (!conversation_begin(&c.said, system_text))
+        fprintf(stderr, "weir chat: out of memory\n");
+    else if (n_args == 1)
         turn(&c, argv[0], strlen(argv[0]));
     else
         converse(&c);
-    forget(&c, 0);
-    free(c.messages);
+    conversation_deinit(&c.said);
     weir_close(c.client);
     return command_flush("chat") ? c.code : EXIT_FAILED;
 }

@@ -1,14 +1,13 @@
 /* line_editor.h - one line of text from a person, or from a file.
  *
- * On a terminal: arrows, Home, End, Delete, ^A ^E ^B ^F ^P ^N ^K ^U ^W ^L, history by up and down, pasted text with its newlines.  Elsewhere
- * plain lines.  Either way a signal that comes through signals_fd ends the waiting. */
+ * On a terminal with the keys of line_edit.h, elsewhere plain lines.  Either way a signal that comes through signals_fd ends the waiting. */
 #ifndef LINE_EDITOR_H
 #define LINE_EDITOR_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { EDITOR_BYTES_MAX = 256 << 10, EDITOR_HISTORY = 100 };
+enum { EDITOR_BYTES_MAX = 256 << 10 };
 
 enum editor_end {
     EDITOR_LINE,        /* *ret_line */

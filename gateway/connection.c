@@ -9,6 +9,7 @@
 #include "connection.h"
 
 #include <errno.h>
+#include <locale.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -268,6 +269,7 @@ int connection_run(void)
     signal(SIGINT, SIG_IGN); /* ^C in the terminal of `weir serve` is for the listener */
     signal(SIGXFSZ, SIG_IGN);
     sandbox_undumpable();
+    setlocale(LC_CTYPE, "C.UTF-8"); /* widths of characters, for chat; later there is no file system */
     c->door = FD_DOOR;
     if (read_kit(&kit) != ST_OK || ssh_init() != SSH_OK)
         return EXIT_INTERNAL;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "limits.h"
 #include "log.h"
 
 enum { PIECE_BYTES = 32 << 10 };
@@ -82,6 +83,8 @@ static void serve(struct ask *a)
     }
     if (a->text_bytes > 0) { /* the end goes alone, after all text */
         size_t n = a->text_bytes < PIECE_BYTES ? a->text_bytes : PIECE_BYTES;
+        while (n > 1 && n < a->text_bytes && ((unsigned char)a->text[n] & 0xc0) == 0x80)
+            n--; /* whole characters: a control character in two halves would not be seen as one */
         door_put_u32(&w, 0);
         door_put_str(&w, span_of(a->text, n));
         memmove(a->text, a->text + n, a->text_bytes - n);
@@ -155,6 +158,18 @@ static json_t *ids_object(const struct weir_event *e)
     return json_pack("{so}", "ids", ids);
 }
 
+/* Who else uses the pool is nobody's business: of the users only the one who asks. */
+static void keep_own(json_t *status, const char *user)
+{
+    json_t *users = json_object_get(status, "users");
+
+    for (size_t i = json_array_size(users); i > 0; i--) {
+        const char *name = json_string_value(json_object_get(json_array_get(users, i - 1), "name"));
+        if (name == NULL || strcmp(name, user) != 0)
+            json_array_remove(users, i - 1);
+    }
+}
+
 static void count_question(struct ask *a, const struct weir_event *e)
 {
     const struct usage more = { .questions = 1,
@@ -188,6 +203,7 @@ static void on_event(const struct weir_event *event, void *arg)
         break;
     case WEIR_JSON:
         a->end = json_loadb(event->text, event->text_bytes, 0, NULL);
+        keep_own(a->end, a->user);
         a->ended = true;
         break;
     case WEIR_ERROR:
@@ -251,50 +267,48 @@ static void refused(struct desk *d, struct conn *c, struct op *op, int rc, const
     desk_stop_op(d, c, op);
 }
 
+/* The request that fd holds, in the form of a line of a job, so that a question may have every parameter a line may.  false: *ret_error. */
+static bool read_request(int fd, struct weir_line *ret_line, struct error *ret_error)
+{
+    struct weir_error error = { 0 };
+    char *text = NULL;
+    size_t bytes = 0;
+    enum status st = door_memfd_read(fd, LINE_BYTES_MAX, &text, &bytes);
+    bool ok = st == ST_OK && weir_line_parse(text, bytes, 1, ret_line, &error) == WEIR_OK;
+
+    if (st == ST_LIMIT)
+        error_set(ret_error, ERR_LIMIT_EXCEEDED, NULL, "the request is over the limit of %d bytes", LINE_BYTES_MAX);
+    else if (st != ST_OK)
+        error_set(ret_error, ERR_INTERNAL, NULL, "the request cannot be read");
+    else if (!ok)
+        set_error(ret_error, &error);
+    free(text);
+    return ok;
+}
+
 void desk_on_ask(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
 {
-    struct door_ask q;
-    struct error err;
-    struct weir_message messages[2];
+    struct weir_line line = { 0 };
     struct weir_error error = { 0 };
-    char model[NAME_BYTES_MAX], *question = NULL, *system = NULL;
-    size_t bytes = 0, n = 0;
-    struct ask *a;
+    struct error err;
 
-    door_get_ask(r, &q);
-    if (r->failed || !desk_copy(q.model, model, sizeof model) ||
-        door_memfd_read(fd, DOOR_ASK_BYTES_MAX, &question, &bytes) != ST_OK) {
-        desk_break(d, c, "ask");
+    (void)r;
+    if (!read_request(fd, &line, &err) || !desk_may_use(d, c->user, &err)) {
+        desk_error(d, c, op, &err);
+        weir_line_deinit(&line);
         return;
     }
-    if (!desk_may_use(d, c->user, &err)) {
-        desk_error(d, c, op, &err);
-        goto out;
+    struct ask *a = ask_new(d, c, op, false);
+    if (a != NULL) {
+        line.request.batch = false;
+        line.request.on_behalf_of = c->user;
+        int rc = weir_submit(d->link->client, &line.request, on_event, a, &a->request, &error);
+        if (rc == WEIR_OK)
+            desk_reply(d, c, op, NULL, -1);
+        else
+            refused(d, c, op, rc, &error);
     }
-    a = ask_new(d, c, op, false);
-    if (a == NULL)
-        goto out;
-    system = strndup((const char *)q.system.at, q.system.n);
-    if (q.system.n > 0 && system != NULL)
-        messages[n++] =
-            (struct weir_message){ .role = "system", .content = system, .content_bytes = q.system.n };
-    messages[n++] = (struct weir_message){ .role = "user", .content = question, .content_bytes = bytes };
-    double temperature = (double)q.temperature_millionths / 1e6;
-    struct weir_request request = { .model = model[0] != '\0' ? model : NULL,
-                                    .messages = messages,
-                                    .n_messages = n,
-                                    .max_tokens = q.max_tokens,
-                                    .seed = q.has_seed ? &q.seed : NULL,
-                                    .temperature = q.has_temperature ? &temperature : NULL,
-                                    .on_behalf_of = c->user };
-    int rc = weir_submit(d->link->client, &request, on_event, a, &a->request, &error);
-    if (rc == WEIR_OK)
-        desk_reply(d, c, op, NULL, -1);
-    else
-        refused(d, c, op, rc, &error);
-out:
-    free(system);
-    free(question);
+    weir_line_deinit(&line);
 }
 
 void desk_on_more(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)

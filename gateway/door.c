@@ -211,30 +211,6 @@ void door_get_submit(struct door_reader *r, struct door_submit *ret_submit)
     ret_submit->check = door_get_u32(r) != 0;
 }
 
-void door_put_ask(struct door_writer *w, const struct door_ask *a)
-{
-    door_put_str(w, a->model);
-    door_put_str(w, a->system);
-    door_put_u32(w, a->max_tokens);
-    door_put_u32(w, (a->has_seed ? 1u : 0u) | (a->has_temperature ? 2u : 0u));
-    door_put_u64(w, a->seed);
-    door_put_u64(w, a->temperature_millionths);
-}
-
-void door_get_ask(struct door_reader *r, struct door_ask *ret_ask)
-{
-    ret_ask->model = door_get_str(r);
-    ret_ask->system = door_get_str(r);
-    ret_ask->max_tokens = door_get_u32(r);
-    uint32_t has = door_get_u32(r);
-    if (has > 3)
-        r->failed = true;
-    ret_ask->has_seed = (has & 1) != 0;
-    ret_ask->has_temperature = (has & 2) != 0;
-    ret_ask->seed = door_get_u64(r);
-    ret_ask->temperature_millionths = door_get_u64(r);
-}
-
 void door_put_error(struct door_writer *w, const struct error *e)
 {
     door_put_u32(w, (uint32_t)e->code);

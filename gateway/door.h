@@ -31,7 +31,7 @@
  *   RETRY RELEASE  USER    str job                                                 text: the job as JSON
  *   USAGE          USER    empty                                                   text: {"today": {..}, "month": {..}}
  *   KEYS           USER    u32 enum door_keys, str authorized_keys line            text: {"keys": [{"type", "key", "comment"}]}, as it is then
- *   ASK            USER    struct door_ask, with a memfd: the question             empty, when the broker has it
+ *   ASK            USER    empty, with a memfd: a request as a line of a job       empty, when the broker has it
  *   MORE           USER    empty                                                   u32 ended, str text; when ended: text (the end as JSON)
  *   TOKENIZE       USER    str model, u32 special, with a memfd: the text          text
  *   POOL           USER    u32 enum door_pool                                      text
@@ -56,7 +56,7 @@ enum {
     DOOR_PACKET_BYTES = 48 << 10,     /* one packet, with its header */
     DOOR_INLINE_BYTES = 32 << 10,     /* a longer text travels in a memfd */
     DOOR_TEXT_BYTES_MAX = 64 << 20,   /* text in a memfd */
-    DOOR_ASK_BYTES_MAX = 1 << 20,     /* a question with its standard input */
+    DOOR_ASK_BYTES_MAX = 1 << 20,     /* a question with its standard input; all texts of a chat */
 };
 #define DOOR_TEXT_IN_FD UINT32_MAX
 
@@ -132,14 +132,6 @@ struct door_submit {
     uint32_t try_lines;      /* answer so many, and hold the rest */
 };
 
-/* Options of ASK, in this order: str model, str system, u32 max_tokens, u32 has (bits), u64 seed, u64 temperature in millionths. */
-struct door_ask {
-    struct span model, system;
-    uint32_t max_tokens;
-    bool has_seed, has_temperature;
-    uint64_t seed, temperature_millionths;
-};
-
 /* Send one packet.  Borrows everything; the descriptor stays the caller's.
  * ST_OK; ST_AGAIN: the other side is slow (non-blocking sockets only); ST_GONE: it has left; ST_SYSTEM. */
 MUST_CHECK enum status door_send(int sock, const struct door_message *m);
@@ -164,7 +156,6 @@ void door_put_u32(struct door_writer *w, uint32_t v);
 void door_put_u64(struct door_writer *w, uint64_t v);
 void door_put_str(struct door_writer *w, struct span s);
 void door_put_submit(struct door_writer *w, const struct door_submit *s);
-void door_put_ask(struct door_writer *w, const struct door_ask *a);
 void door_put_error(struct door_writer *w, const struct error *e);
 static inline struct span door_written(const struct door_writer *w)
 {
@@ -175,7 +166,6 @@ uint32_t door_get_u32(struct door_reader *r);
 uint64_t door_get_u64(struct door_reader *r);
 struct span door_get_str(struct door_reader *r);
 void door_get_submit(struct door_reader *r, struct door_submit *ret_submit);
-void door_get_ask(struct door_reader *r, struct door_ask *ret_ask);
 void door_get_error(struct door_reader *r, struct error *ret_error);
 /* Everything was there, and nothing is left over. */
 bool door_read_all(const struct door_reader *r);

@@ -10,9 +10,12 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "log.h"
+
+enum { LOCK_WAIT_MS = 5000 };
 
 #ifndef CIFS_SUPER_MAGIC
 #define CIFS_SUPER_MAGIC 0xff534d42
@@ -79,6 +82,21 @@ static void empty_spool(int spool_fd)
         close(copy);
 }
 
+/* Another jobs process may hold the folder for a moment yet: one whose listener was killed ends by itself. */
+static bool lock_folder(int fd)
+{
+    const struct timespec pause = { .tv_nsec = 20000000 };
+
+    for (int waited_ms = 0; waited_ms < LOCK_WAIT_MS; waited_ms += 20) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return true;
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return false;
+        nanosleep(&pause, NULL);
+    }
+    return false;
+}
+
 enum status job_files_open(const char *state_dir, struct job_files *ret_files, struct error *err)
 {
     struct job_files f = { .state_fd = -1, .spool_fd = -1, .files_fd = -1, .lock_fd = -1 };
@@ -92,7 +110,7 @@ enum status job_files_open(const char *state_dir, struct job_files *ret_files, s
         st = ST_SYSTEM;
         f.lock_fd = openat(f.state_fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     }
-    if (f.lock_fd >= 0 && flock(f.lock_fd, LOCK_EX | LOCK_NB) != 0) {
+    if (f.lock_fd >= 0 && !lock_folder(f.lock_fd)) {
         error_set(err, ERR_BUSY, "state-dir", "another gateway uses %s", state_dir);
         st = ST_FULL;
         goto out;

@@ -20,6 +20,7 @@
 
 #include "connection.h"
 #include "log.h"
+#include "terminal.h"
 
 enum { TICK_MS = 200, PUMP_ROUNDS_MAX = 8, CTRL_C = 3, CTRL_D = 4 };
 
@@ -94,6 +95,25 @@ void talk_write(struct talk *t, struct span bytes)
     put_text(t, &t->out, (const char *)bytes.at, bytes.n);
 }
 
+void talk_write_text(struct talk *t, struct span bytes)
+{
+    char *shown = NULL;
+    size_t n = 0;
+
+    if (!t->pty) {
+        talk_write(t, bytes);
+        return;
+    }
+    FILE *to = open_memstream(&shown, &n);
+    if (to != NULL)
+        terminal_show(to, (const char *)bytes.at, bytes.n);
+    if (to == NULL || fclose(to) != 0)
+        output_failed(t);
+    else
+        talk_write(t, span_of(shown, n));
+    free(shown);
+}
+
 static void print_to(struct talk *t, struct output *o, const char *format, va_list args)
 {
     char *text = NULL;
@@ -115,12 +135,13 @@ void talk_print(struct talk *t, const char *format, ...)
     va_end(args);
 }
 
+/* A terminal has one stream, in which things stand in the order in which they were said. */
 void talk_print_error(struct talk *t, const char *format, ...)
 {
     va_list args;
 
     va_start(args, format);
-    print_to(t, &t->err, format, args);
+    print_to(t, t->pty ? &t->out : &t->err, format, args);
     va_end(args);
 }
 
@@ -146,10 +167,19 @@ bool talk_keep_early(struct talk *t, struct span data)
     return data.n <= TALK_EARLY_BYTES_MAX - t->early.n && output_put(&t->early, data.at, data.n);
 }
 
+static void leave(struct talk *t)
+{
+    if (!t->left && t->handler != NULL && t->handler->leave != NULL) {
+        t->left = true;
+        t->handler->leave(t);
+    }
+}
+
 void talk_finish(struct talk *t, enum exit_code code)
 {
     if (t->finished)
         return;
+    leave(t);
     t->finished = true;
     t->code = code;
 }
@@ -168,6 +198,7 @@ void talk_fail(struct talk *t, const struct error *err)
     if (t->finished)
         return;
     stop_stream(t);
+    leave(t);
     if (t->call.has[OPT_JSON]) {
         json_t *object = json_pack("{s{ssssss}}", "error", "code", error_code_name(err->code), "message",
                                    err->message, "param", err->param);
@@ -188,6 +219,16 @@ void talk_stream(struct talk *t, int fd, uint64_t from, uint64_t end)
     t->stream_at = from;
     t->stream_end = end;
     t->drained_due = true;
+}
+
+void talk_stop(struct talk *t)
+{
+    struct connection *c = t->connection;
+    struct door_message m = { .type = DOOR_STOP, .op = t->op, .serial = ++t->serial, .fd = -1 };
+
+    t->asking = false;
+    if (c->door_gone || door_send(c->door, &m) != ST_OK)
+        c->door_gone = true;
 }
 
 void talk_ask(struct talk *t, enum door_type type, const struct door_writer *body, int fd)
@@ -234,29 +275,39 @@ static void interrupt(struct talk *t)
 {
     if (t->finished)
         return;
-    if (t->handler != NULL && t->handler->interrupt != NULL)
-        t->handler->interrupt(t);
     stop_stream(t);
     t->out.sent = t->out.n; /* who presses ^C wants silence */
+    if (t->handler != NULL && t->handler->interrupt != NULL)
+        t->handler->interrupt(t);
     talk_finish(t, EXIT_INTERRUPTED);
 }
 
 /* Bytes a person types in raw mode: ^C, ^D and Return mean what they mean on any terminal. */
 static void terminal_input(struct talk *t, const char *bytes, size_t n)
 {
-    for (size_t i = 0; i < n && !t->input_ended; i++) {
+    if (t->handler->keys != NULL) {
+        t->handler->keys(t, span_of(bytes, n));
+        return;
+    }
+    for (size_t i = 0; i < n && !t->finished; i++) {
         char c = bytes[i] == '\r' ? '\n' : bytes[i];
         if (c == CTRL_C) {
             interrupt(t);
-            return;
-        }
-        if (c == CTRL_D)
+        } else if (c == CTRL_D) {
             t->input_ended = true;
-        else if (t->started && t->handler->input != NULL)
+            return;
+        } else if (t->handler->input != NULL) {
             t->handler->input(t, span_of(&c, 1));
-        else if (!t->started && !talk_keep_early(t, span_of(&c, 1)))
-            t->gone = true;
+        }
     }
+}
+
+static void take_input(struct talk *t, struct span data)
+{
+    if (t->pty)
+        terminal_input(t, (const char *)data.at, data.n);
+    else if (t->handler->input != NULL)
+        t->handler->input(t, data);
 }
 
 int talk_data(ssh_session session, ssh_channel ssh, void *data, uint32_t n, int is_stderr, void *arg)
@@ -268,15 +319,11 @@ int talk_data(ssh_session session, ssh_channel ssh, void *data, uint32_t n, int 
     if (is_stderr || t->finished || t->gone || t->input_ended)
         return (int)n;
     t->input_bytes += n;
-    if (t->pty) {
-        terminal_input(t, data, n);
-    } else if (!t->started) {
-        if (!talk_keep_early(t, span_of(data, n))) {
-            log_warn("channel", "user=%s reason=window_ignored", t->connection->user);
-            t->gone = true;
-        }
-    } else if (t->handler->input != NULL) {
-        t->handler->input(t, span_of(data, n));
+    if (t->early_passed) {
+        take_input(t, span_of(data, n));
+    } else if (!talk_keep_early(t, span_of(data, n))) {
+        log_warn("channel", "user=%s reason=window_ignored", t->connection->user);
+        t->gone = true;
     }
     return (int)n;
 }
@@ -305,8 +352,19 @@ static void on_signal(ssh_session session, ssh_channel ssh, const char *name, vo
 
     (void)session;
     (void)ssh;
-    if (t->started && (strcmp(name, "INT") == 0 || strcmp(name, "TERM") == 0))
+    if (!t->started || (strcmp(name, "INT") != 0 && strcmp(name, "TERM") != 0))
+        return;
+    if (t->pty && t->handler->keys != NULL && strcmp(name, "INT") == 0)
+        t->handler->keys(t, span_of("\x03", 1));
+    else
         interrupt(t);
+}
+
+static void set_size(struct talk *t, int width, int height)
+{
+    t->columns = width > 0 && width < 1000 ? width : 80;
+    t->rows = height > 0 && height < 1000 ? height : 24;
+    t->resized = true;
 }
 
 static int on_pty(ssh_session session, ssh_channel ssh, const char *term, int width, int height, int px,
@@ -314,11 +372,11 @@ static int on_pty(ssh_session session, ssh_channel ssh, const char *term, int wi
 {
     struct talk *t = arg;
 
-    (void)session, (void)ssh, (void)term, (void)height, (void)px, (void)py;
+    (void)session, (void)ssh, (void)term, (void)px, (void)py;
     if (t->has_command)
         return -1;
     t->pty = true;
-    t->columns = width > 0 && width < 1000 ? width : 80;
+    set_size(t, width, height);
     return 0;
 }
 
@@ -327,9 +385,8 @@ static int on_window_change(ssh_session session, ssh_channel ssh, int width, int
 {
     struct talk *t = arg;
 
-    (void)session, (void)ssh, (void)height, (void)px, (void)py;
-    if (width > 0 && width < 1000)
-        t->columns = width;
+    (void)session, (void)ssh, (void)px, (void)py;
+    set_size(t, width, height);
     return 0;
 }
 
@@ -401,11 +458,10 @@ void talk_deinit(struct talk *t)
 
     if (c == NULL)
         return;
-    if (t->started && !c->door_gone) { /* whatever is open over there for this op ends */
-        struct door_message m = { .type = DOOR_STOP, .op = t->op, .serial = ++t->serial, .fd = -1 };
-        if (door_send(c->door, &m) != ST_OK)
-            c->door_gone = true;
-    }
+    if (t->started)
+        talk_stop(t);
+    if (t->handler != NULL && t->handler->stop != NULL)
+        t->handler->stop(t);
     ssh_remove_channel_callbacks(t->ssh, &t->callbacks);
     ssh_channel_free(t->ssh);
     stop_stream(t);
@@ -455,8 +511,8 @@ static void pass_input(struct talk *t)
     if (!t->early_passed) { /* once: later the verb itself may keep what it cannot take yet */
         t->early_passed = true;
         t->early = (struct output){ 0 };
-        if (early.n > 0 && t->handler->input != NULL && !t->finished)
-            t->handler->input(t, span_of(early.at, early.n));
+        if (early.n > 0 && !t->finished)
+            take_input(t, span_of(early.at, early.n));
         output_deinit(&early);
     }
     if (t->input_ended && !t->input_end_told && !t->finished) {

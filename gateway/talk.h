@@ -42,6 +42,10 @@ struct verb_handler {
     void (*drained)(struct talk *t);                              /* all output has left; called once each time */
     void (*tick)(struct talk *t, uint64_t now_ns);                /* a few times a second */
     void (*interrupt)(struct talk *t);                            /* ^C; NULL: finish with 130 */
+    /* On a terminal, instead of input, every byte that is typed, also ^C and ^D.  NULL: these two mean what they mean everywhere. */
+    void (*keys)(struct talk *t, struct span data);
+    void (*leave)(struct talk *t);                                /* it is about to finish, for whatever reason: give the terminal back */
+    void (*stop)(struct talk *t);                                 /* the last call: free what t->own holds */
 };
 
 struct output {
@@ -57,8 +61,10 @@ struct talk {
     uint32_t serial;                 /* of the request that is open */
     bool asking;                     /* a request is open */
     bool has_command, started, finished, closing, gone; /* closing: CLOSE sent; gone: the peer has closed */
+    bool left;                       /* the handler's `leave` was called */
     bool pty;
-    int columns;
+    int columns, rows;               /* of the terminal */
+    bool resized;                    /* since the verb looked */
     char *command;                   /* NULL: a shell was asked for */
     struct command_line line;
     struct verb_call call;
@@ -73,6 +79,7 @@ struct talk {
     uint64_t input_bytes;
 
     /* what verbs keep */
+    void *own;                       /* a struct of their own */
     char job[128];                   /* the job as given, then its id */
     int spool_fd;                    /* submit: where the input goes; ask, tokenize: a memfd */
     uint64_t synced_bytes, spool_bytes_max; /* of the spool */
@@ -93,6 +100,8 @@ struct talk {
 void talk_write(struct talk *t, struct span bytes);
 __attribute__((format(printf, 2, 3))) void talk_print(struct talk *t, const char *format, ...);
 __attribute__((format(printf, 2, 3))) void talk_print_error(struct talk *t, const char *format, ...);
+/* Text of a model: on a terminal control characters are shown, never sent. */
+void talk_write_text(struct talk *t, struct span bytes);
 /* Text of somebody else on a terminal: control characters become \xNN. */
 void talk_print_safe(struct talk *t, const char *text, int width);
 
@@ -106,6 +115,8 @@ void talk_finish(struct talk *t, enum exit_code code);
 /* Print an error as `weir: code: message (param)`, or as JSON with --json, and finish with its exit code. */
 void talk_fail(struct talk *t, const struct error *err);
 
+/* Whatever is open with (b) ends; a reply that is on its way is dropped. */
+void talk_stop(struct talk *t);
 /* Put a request to (b); the body is borrowed.  fd: sent along, stays the caller's; -1 none. */
 void talk_ask(struct talk *t, enum door_type type, const struct door_writer *body, int fd);
 

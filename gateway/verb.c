@@ -13,12 +13,13 @@
 #include "edit_distance.h"
 #include "limits.h"
 
-enum option_type { TYPE_FLAG, TYPE_TEXT, TYPE_COUNT, TYPE_TIME, TYPE_DECIMAL, TYPE_PRIORITY };
+enum option_type { TYPE_FLAG, TYPE_TEXT, TYPE_LIST, TYPE_COUNT, TYPE_TIME, TYPE_DECIMAL, TYPE_CHOICE };
 
 static const struct {
     const char *name, *value, *help;
     enum option_type type;
-    uint64_t max;
+    uint64_t max;     /* of an integer, of a text's bytes; how many of a list */
+    double low, high; /* of a DECIMAL */
 } option_table[OPT_COUNT] = {
     [OPT_JSON] = { "json", NULL, "print JSON, for programs", TYPE_FLAG, 0 },
     [OPT_NAME] = { "name", "NAME", "a name of your own for the job", TYPE_TEXT, 64 },
@@ -28,16 +29,30 @@ static const struct {
                     NAME_BYTES_MAX - 1 },
     [OPT_MAX_TOKENS] = { "max-tokens", "N", "longest answer; of a job, for lines that name none", TYPE_COUNT,
                          OUTPUT_TOKENS_MAX },
-    [OPT_PRIORITY] = { "priority", "low|normal|high", "order among your own jobs", TYPE_PRIORITY, 3 },
-    [OPT_DEADLINE] = { "deadline", "TIME", "end the job after this time (90s, 30m, 8h, 2d)", TYPE_TIME,
+    [OPT_PRIORITY] = { "priority", "low|normal|high", "order among your own jobs", TYPE_CHOICE, 0 },
+    [OPT_DEADLINE] = { "deadline", "TIME", "end it after this time (90s, 30m, 8h, 2d)", TYPE_TIME,
                        DEADLINE_MS_MAX },
     [OPT_ALL] = { "all", NULL, "also jobs that ended more than a day ago", TYPE_FLAG, 0 },
     [OPT_FOLLOW] = { "follow", NULL, "go on until the job has ended", TYPE_FLAG, 0 },
     [OPT_ORDERED] = { "ordered", NULL, "in the order of the input, not of the answers", TYPE_FLAG, 0 },
     [OPT_SYSTEM] = { "system", "TEXT", "system prompt", TYPE_TEXT, 32 << 10 },
-    [OPT_SEED] = { "seed", "N", "seed of the sampling", TYPE_COUNT, UINT64_MAX },
-    [OPT_TEMPERATURE] = { "temperature", "T", "0 is greedy; without it the model's usual 1", TYPE_DECIMAL,
-                          100 },
+    [OPT_SEED] = { "seed", "N", "seed of the sampling", TYPE_COUNT, INT64_MAX },
+    [OPT_TEMPERATURE] = { "temperature", "T", "0 always takes the likeliest token (default 1)", TYPE_DECIMAL, 0, 0, 100 },
+    [OPT_TOP_P] = { "top-p", "P", "only the likeliest tokens that together have probability P", TYPE_DECIMAL, 0, 0, 1 },
+    [OPT_TOP_K] = { "top-k", "K", "only the K likeliest tokens", TYPE_COUNT, INT32_MAX },
+    [OPT_MIN_P] = { "min-p", "P", "only tokens with P times the probability of the likeliest", TYPE_DECIMAL, 0, 0, 1 },
+    [OPT_REPETITION_PENALTY] = { "repetition-penalty", "R", "above 1: tokens that were there become less likely",
+                                 TYPE_DECIMAL, 0, 0, 100 },
+    [OPT_PRESENCE_PENALTY] = { "presence-penalty", "X", "taken once from the logit of a token that was generated",
+                               TYPE_DECIMAL, 0, -2, 2 },
+    [OPT_FREQUENCY_PENALTY] = { "frequency-penalty", "X", "taken for every time it was", TYPE_DECIMAL, 0, -2, 2 },
+    [OPT_STOP] = { "stop", "TEXT", "end before this text; may repeat", TYPE_LIST, STOPS_MAX },
+    [OPT_IGNORE_EOS] = { "ignore-eos", NULL, "go on after the model's end token, up to --max-tokens", TYPE_FLAG, 0 },
+    [OPT_CHAT_TEMPLATE] = { "chat-template", "NAME", "chatml, llama3, gemma, ... (default: the model's)", TYPE_TEXT,
+                            NAME_BYTES_MAX - 1 },
+    [OPT_CACHE] = { "cache", "on|off", "reuse and leave computed prompts (default on)", TYPE_CHOICE, 0 },
+    [OPT_SCOPE] = { "scope", "user|pool", "whose computed prompts may be met (default user)", TYPE_CHOICE, 0 },
+    [OPT_SALT] = { "salt", "TEXT", "narrow that to those who give the same salt", TYPE_TEXT, SALT_BYTES_MAX },
     [OPT_SPECIAL] = { "special", NULL, "read special tokens in the text as such", TYPE_FLAG, 0 },
     [OPT_TEXT] = { "text", NULL, "the input is text, one prompt a line", TYPE_FLAG, 0 },
     [OPT_TEMPLATE] = { "template", "TEMPLATE",
@@ -58,89 +73,92 @@ static const struct {
                    0 },
 };
 
-#define BIT(option) (1u << (option))
+#define BIT(option) ((uint64_t)1 << (option))
 
-static const unsigned job_options = BIT(OPT_JSON) | BIT(OPT_NAME) | BIT(OPT_KEY) | BIT(OPT_MODEL) |
-                                    BIT(OPT_MAX_TOKENS) | BIT(OPT_PRIORITY) | BIT(OPT_DEADLINE) | BIT(OPT_TEXT) |
-                                    BIT(OPT_TEMPLATE) | BIT(OPT_CHAT) | BIT(OPT_TRY) |
-                                    BIT(OPT_REUSE);
+#define JOB_OPTIONS                                                                                               \
+    (BIT(OPT_JSON) | BIT(OPT_NAME) | BIT(OPT_KEY) | BIT(OPT_MODEL) | BIT(OPT_MAX_TOKENS) | BIT(OPT_PRIORITY) |    \
+     BIT(OPT_DEADLINE) | BIT(OPT_TEXT) | BIT(OPT_TEMPLATE) | BIT(OPT_CHAT) | BIT(OPT_TRY) | BIT(OPT_REUSE))
 
-static const struct verb *verb_table(void)
-{
-    static struct verb table[] = {
-        { VERB_HOME, "", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "who you are, your jobs, three examples",
-          NULL },
-        { VERB_HELP, "help", "[VERB]", 0, 1, BIT(OPT_JSON), STDIN_NONE, "this list, or all about one verb",
-          NULL },
-        { VERB_ASK, "ask", "[-] QUESTION...", 0, COMMAND_WORDS_MAX,
-          BIT(OPT_JSON) | BIT(OPT_MODEL) | BIT(OPT_MAX_TOKENS) | BIT(OPT_SYSTEM) | BIT(OPT_SEED) |
-              BIT(OPT_TEMPERATURE),
-          STDIN_MAYBE, "ask one question; standard input is appended to it",
-          "  git diff | ssh box ask 'write the commit message'\n"
-          "Standard input that has not begun after one second is taken to be empty; with - it is waited "
-          "for.\n" },
-        { VERB_SUBMIT, "submit", "", 0, 0, 0, STDIN_FILE,
-          "make a job of the JSON lines on standard input, and print its id",
-          "  ssh box submit --name night <prompts.jsonl\n"
-          "A line is {\"prompt\": \"...\"} or {\"messages\": [...]} with an optional \"id\" and parameters, "
-          "or a line of the OpenAI batch "
-          "format.\n  ssh box submit --text <prompts.txt\n"
-          "  ssh box submit --chat --template \"'Translate: {text}'\" <table.csv\n"
-          "The input may be gzip or zstd.\nThe id is printed when the whole input is on disk: from then on the job survives "
-          "whatever happens.\n" },
-        { VERB_RUN, "run", "", 0, 0, 0, STDIN_FILE,
-          "submit, then print the answers as they come until the job has ended",
-          "  ssh box run <prompts.jsonl >answers.jsonl\n"
-          "If the connection ends the job goes on: `results JOB --follow` takes up the answers again.\n" },
-        { VERB_STATUS, "status", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
-          "how far a job is; without JOB the last one", NULL },
-        { VERB_LIST, "list", "", 0, 0, BIT(OPT_JSON) | BIT(OPT_ALL) | BIT(OPT_STATE), STDIN_NONE, "your jobs, newest first",
-          NULL },
-        { VERB_WATCH, "watch", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
-          "follow a job's progress until it has ended", NULL },
-        { VERB_WAIT, "wait", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
-          "wait for a job's end, silently; the exit code tells it", NULL },
-        { VERB_RESULTS, "results", "[JOB]", 0, 1, BIT(OPT_JSON) | BIT(OPT_FOLLOW) | BIT(OPT_ORDERED) | BIT(OPT_FLAT) | BIT(OPT_CSV) | BIT(OPT_JOIN),
-          STDIN_NONE, "print the answers there are", NULL },
-        { VERB_ERRORS, "errors", "[JOB]", 0, 1, BIT(OPT_JSON) | BIT(OPT_FOLLOW), STDIN_NONE,
-          "print the lines that failed, and why", NULL },
-        { VERB_CANCEL, "cancel", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE,
-          "end a job; answers there are stay, lines left become errors", NULL },
-        { VERB_DELETE, "delete", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE, "remove an ended job with its files",
-          NULL },
-        { VERB_RETRY, "retry", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE,
-          "run the failed lines of an ended job again",
-          "Answers that are there stay; its errors of before are forgotten, its deadline too.\n" },
-        { VERB_RELEASE, "release", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE,
-          "run the lines that `submit --try N` has held back", NULL },
-        { VERB_USAGE, "usage", "", 0, 0, BIT(OPT_JSON), STDIN_NONE,
-          "your tokens and jobs, today and this month (UTC)", NULL },
-        { VERB_KEYS, "keys", "[list | add 'KEY' | remove FINGERPRINT]", 0, 2, BIT(OPT_JSON), STDIN_NONE,
-          "the ssh keys that let you in",
-          "  ssh box keys add \"'$(cat new_key.pub)'\"\n"
-          "  ssh box keys remove SHA256:...             the last one stays\n" },
-        { VERB_MODELS, "models", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the models served here", NULL },
-        { VERB_POOL, "pool", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the state of the pool", NULL },
-        { VERB_TOKENIZE, "tokenize", "[TEXT...]", 0, COMMAND_WORDS_MAX, BIT(OPT_JSON) | BIT(OPT_MODEL) | BIT(OPT_SPECIAL),
-          STDIN_FILE, "token ids of a text, or of standard input",
-          "  ssh box tokenize <file.txt\n"
-          "Words are joined with one space: ssh takes the quotes away.  Standard input is taken byte by byte.\n" },
-        { VERB_WHOAMI, "whoami", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the user your key belongs to", NULL },
-        { VERB_VERSION, "version", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the version of the gateway", NULL },
-    };
-    _Static_assert(sizeof table / sizeof table[0] == VERB_COUNT, "one row a verb");
-    table[VERB_SUBMIT].options = job_options | BIT(OPT_CHECK);
-    table[VERB_RUN].options = job_options;
-    return table;
-}
+/* Of a request that is not a line of a job. */
+#define REQUEST_OPTIONS                                                                                           \
+    (BIT(OPT_JSON) | BIT(OPT_MODEL) | BIT(OPT_MAX_TOKENS) | BIT(OPT_SYSTEM) | BIT(OPT_SEED) | BIT(OPT_TEMPERATURE) | \
+     BIT(OPT_TOP_P) | BIT(OPT_TOP_K) | BIT(OPT_MIN_P) | BIT(OPT_REPETITION_PENALTY) | BIT(OPT_PRESENCE_PENALTY) | \
+     BIT(OPT_FREQUENCY_PENALTY) | BIT(OPT_STOP) | BIT(OPT_IGNORE_EOS) | BIT(OPT_CHAT_TEMPLATE) | BIT(OPT_CACHE) | \
+     BIT(OPT_SCOPE) | BIT(OPT_SALT) | BIT(OPT_DEADLINE))
+
+static const struct verb verb_table[] = {
+    { VERB_HOME, "", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "who you are, your jobs, three examples",
+      NULL },
+    { VERB_HELP, "help", "[VERB]", 0, 1, BIT(OPT_JSON), STDIN_NONE, "this list, or all about one verb",
+      NULL },
+    { VERB_ASK, "ask", "[-] QUESTION...", 0, COMMAND_WORDS_MAX, REQUEST_OPTIONS, STDIN_MAYBE, "ask one question; standard input is appended to it",
+      "  git diff | ssh box ask 'write the commit message'\n"
+      "Standard input that has not begun after one second is taken to be empty; with - it is waited "
+      "for.\n" },
+    { VERB_CHAT, "chat", "[QUESTION...]", 0, COMMAND_WORDS_MAX, REQUEST_OPTIONS, STDIN_MAYBE,
+      "talk; every question is answered in the light of those before",
+      "  ssh -t box chat            with -t: line editing, history, ^C stops an answer\n"
+      "/reset, /system TEXT, /quit.  A line that ends in \\ goes on in the next.  Without a terminal every line of standard "
+      "input is a question.\nWith QUESTION it answers that one and ends.\n" },
+    { VERB_SUBMIT, "submit", "", 0, 0, JOB_OPTIONS | BIT(OPT_CHECK), STDIN_FILE,
+      "make a job of the JSON lines on standard input, and print its id",
+      "  ssh box submit --name night <prompts.jsonl\n"
+      "A line is {\"prompt\": \"...\"} or {\"messages\": [...]} with an optional \"id\" and parameters, "
+      "or a line of the OpenAI batch "
+      "format.\n  ssh box submit --text <prompts.txt\n"
+      "  ssh box submit --chat --template \"'Translate: {text}'\" <table.csv\n"
+      "The input may be gzip or zstd.\nThe id is printed when the whole input is on disk: from then on the job survives "
+      "whatever happens.\n" },
+    { VERB_RUN, "run", "", 0, 0, JOB_OPTIONS, STDIN_FILE,
+      "submit, then print the answers as they come until the job has ended",
+      "  ssh box run <prompts.jsonl >answers.jsonl\n"
+      "If the connection ends the job goes on: `results JOB --follow` takes up the answers again.\n" },
+    { VERB_STATUS, "status", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
+      "how far a job is; without JOB the last one", NULL },
+    { VERB_LIST, "list", "", 0, 0, BIT(OPT_JSON) | BIT(OPT_ALL) | BIT(OPT_STATE), STDIN_NONE, "your jobs, newest first",
+      NULL },
+    { VERB_WATCH, "watch", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
+      "follow a job's progress until it has ended", NULL },
+    { VERB_WAIT, "wait", "[JOB]", 0, 1, BIT(OPT_JSON), STDIN_NONE,
+      "wait for a job's end, silently; the exit code tells it", NULL },
+    { VERB_RESULTS, "results", "[JOB]", 0, 1, BIT(OPT_JSON) | BIT(OPT_FOLLOW) | BIT(OPT_ORDERED) | BIT(OPT_FLAT) | BIT(OPT_CSV) | BIT(OPT_JOIN),
+      STDIN_NONE, "print the answers there are", NULL },
+    { VERB_ERRORS, "errors", "[JOB]", 0, 1, BIT(OPT_JSON) | BIT(OPT_FOLLOW), STDIN_NONE,
+      "print the lines that failed, and why", NULL },
+    { VERB_CANCEL, "cancel", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE,
+      "end a job; answers there are stay, lines left become errors", NULL },
+    { VERB_DELETE, "delete", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE, "remove an ended job with its files",
+      NULL },
+    { VERB_RETRY, "retry", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE,
+      "run the failed lines of an ended job again",
+      "Answers that are there stay; its errors of before are forgotten, its deadline too.\n" },
+    { VERB_RELEASE, "release", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE,
+      "run the lines that `submit --try N` has held back", NULL },
+    { VERB_USAGE, "usage", "", 0, 0, BIT(OPT_JSON), STDIN_NONE,
+      "your tokens and jobs, today and this month (UTC)", NULL },
+    { VERB_KEYS, "keys", "[list | add 'KEY' | remove FINGERPRINT]", 0, 2, BIT(OPT_JSON), STDIN_NONE,
+      "the ssh keys that let you in",
+      "  ssh box keys add \"'$(cat new_key.pub)'\"\n"
+      "  ssh box keys remove SHA256:...             the last one stays\n" },
+    { VERB_MODELS, "models", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the models served here", NULL },
+    { VERB_POOL, "pool", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the state of the pool", NULL },
+    { VERB_TOP, "top", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the pool, live: workers and your own requests",
+      "  ssh -t box top             q leaves, space pauses\n"
+      "Without a terminal one page of text; with --json the pool's status, once.\n" },
+    { VERB_TOKENIZE, "tokenize", "[TEXT...]", 0, COMMAND_WORDS_MAX, BIT(OPT_JSON) | BIT(OPT_MODEL) | BIT(OPT_SPECIAL),
+      STDIN_FILE, "token ids of a text, or of standard input",
+      "  ssh box tokenize <file.txt\n"
+      "Words are joined with one space: ssh takes the quotes away.  Standard input is taken byte by byte.\n" },
+    { VERB_WHOAMI, "whoami", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the user your key belongs to", NULL },
+    { VERB_VERSION, "version", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the version of the gateway", NULL },
+};
+_Static_assert(sizeof verb_table / sizeof verb_table[0] == VERB_COUNT, "one row a verb, in the order of their ids");
 
 const struct verb *verb_by_name(const char *name)
 {
-    const struct verb *table = verb_table();
-
     for (size_t i = 1; i < VERB_COUNT; i++) {
-        if (strcmp(table[i].name, name) == 0)
-            return &table[i];
+        if (strcmp(verb_table[i].name, name) == 0)
+            return &verb_table[i];
     }
     return NULL;
 }
@@ -165,7 +183,7 @@ static enum status unknown_verb(const char *typed, struct error *err)
     const char *names[VERB_COUNT];
 
     for (size_t i = 0; i < VERB_COUNT; i++)
-        names[i] = verb_table()[i].name;
+        names[i] = verb_table[i].name;
     const char *near = verb_nearest(typed, names + 1, VERB_COUNT - 1);
     if (near != NULL)
         error_set(err, ERR_INVALID_REQUEST, NULL, "there is no verb \"%.40s\"; did you mean \"%s\"?", typed,
@@ -232,27 +250,31 @@ static bool parse_time_ms(const char *s, uint64_t *ret)
     return false;
 }
 
-static bool parse_decimal_millionths(const char *s, uint64_t *ret)
+static bool parse_decimal(const char *s, double *ret)
 {
+    const char *digits = s + (s[0] == '-');
     char *end;
 
-    if (s[0] < '0' || s[0] > '9' || strspn(s, "0123456789.") != strlen(s))
+    if (digits[0] < '0' || digits[0] > '9' || strspn(digits, "0123456789.") != strlen(digits))
         return false;
     errno = 0;
     double v = strtod(s, &end);
-    if (*end != '\0' || errno != 0 || v < 0 || v > 1e6)
+    if (*end != '\0' || errno != 0)
         return false;
-    *ret = (uint64_t)llround(v * 1e6);
+    *ret = v;
     return true;
 }
 
-static bool parse_priority(const char *s, uint64_t *ret)
+/* Which of the words "a|b|c" it is, from 1. */
+static bool parse_choice(const char *words, const char *s, uint64_t *ret)
 {
-    static const char *const names[] = { "low", "normal", "high" };
+    size_t n = strlen(s);
+    uint64_t which = 1;
 
-    for (size_t i = 0; i < 3; i++) {
-        if (strcmp(s, names[i]) == 0) {
-            *ret = i + 1;
+    for (const char *w = words; *w != '\0'; w += strcspn(w, "|"), which++) {
+        w += *w == '|';
+        if (strcspn(w, "|") == n && memcmp(w, s, n) == 0) {
+            *ret = which;
             return true;
         }
     }
@@ -272,10 +294,13 @@ static void describe_wanted(int option, char *text, size_t bytes)
         snprintf(text, bytes, "a time such as 90s, 30m, 8h or 2d");
         break;
     case TYPE_DECIMAL:
-        snprintf(text, bytes, "a number from 0 to %" PRIu64, max);
+        snprintf(text, bytes, "a number from %g to %g", option_table[option].low, option_table[option].high);
         break;
-    case TYPE_PRIORITY:
-        snprintf(text, bytes, "low, normal or high");
+    case TYPE_CHOICE:
+        snprintf(text, bytes, "one of %s", option_table[option].value);
+        break;
+    case TYPE_LIST:
+        snprintf(text, bytes, "a text");
         break;
     case TYPE_FLAG:
     case TYPE_TEXT:
@@ -284,13 +309,23 @@ static void describe_wanted(int option, char *text, size_t bytes)
     }
 }
 
+/* One more of an option that may repeat. */
+static bool add_to_list(struct verb_call *call, const char *value)
+{
+    if (value[0] == '\0' || call->n_stops == STOPS_MAX)
+        return false;
+    call->stops[call->n_stops++] = value;
+    return true;
+}
+
 static enum status set_option(struct verb_call *call, int option, const char *value, struct error *err)
 {
     const char *name = option_table[option].name;
     uint64_t max = option_table[option].max, number = 0;
+    double real = 0;
     bool ok = true;
 
-    if (call->has[option]) {
+    if (call->has[option] && option_table[option].type != TYPE_LIST) {
         error_set(err, ERR_INVALID_REQUEST, NULL, "--%s is given twice", name);
         return ST_INVALID;
     }
@@ -308,11 +343,15 @@ static enum status set_option(struct verb_call *call, int option, const char *va
         ok = parse_time_ms(value, &number);
         break;
     case TYPE_DECIMAL:
-        ok = parse_decimal_millionths(value, &number);
-        max *= 1000000;
+        ok = parse_decimal(value, &real);
         break;
-    case TYPE_PRIORITY:
-        ok = parse_priority(value, &number);
+    case TYPE_CHOICE:
+        ok = parse_choice(option_table[option].value, value, &number);
+        max = number;
+        break;
+    case TYPE_LIST:
+        number = call->n_stops + 1;
+        ok = add_to_list(call, value) || number > max;
         break;
     }
     if (!ok) {
@@ -327,13 +366,19 @@ static enum status set_option(struct verb_call *call, int option, const char *va
         return ST_INVALID;
     }
     if (number > max) {
-        error_set(err, ERR_LIMIT_EXCEEDED, name, "--%s %.40s is over the limit of %" PRIu64 "%s", name, value,
-                  option == OPT_TEMPERATURE ? max / 1000000 : max, option == OPT_DEADLINE ? " ms" : "");
+        error_set(err, ERR_LIMIT_EXCEEDED, name, "--%s %.40s is over the limit of %" PRIu64 "%s", name, value, max,
+                  option == OPT_DEADLINE ? " ms" : "");
+        return ST_INVALID;
+    }
+    if (option_table[option].type == TYPE_DECIMAL && (real < option_table[option].low || real > option_table[option].high)) {
+        error_set(err, ERR_LIMIT_EXCEEDED, name, "--%s %.40s is over the limits of %g and %g", name, value,
+                  option_table[option].low, option_table[option].high);
         return ST_INVALID;
     }
     call->has[option] = true;
     call->text[option] = value;
     call->number[option] = number;
+    call->real[option] = real;
     return ST_OK;
 }
 
@@ -415,7 +460,7 @@ static enum status parse_words(const struct command_line *line, size_t at, struc
 
 enum status verb_parse(const struct command_line *line, struct verb_call *ret_call, struct error *err)
 {
-    struct verb_call call = { .verb = &verb_table()[VERB_HOME] };
+    struct verb_call call = { .verb = &verb_table[VERB_HOME] };
     size_t at = 0;
 
     if (line->n > 0 && strcmp(line->words[0], "--json") != 0) {
@@ -452,7 +497,7 @@ static void help_of_all(FILE *out)
 {
     fprintf(out, "Usage: ssh HOST VERB [OPTIONS]\n\n");
     for (size_t i = 1; i < VERB_COUNT; i++) {
-        const struct verb *v = &verb_table()[i];
+        const struct verb *v = &verb_table[i];
         char head[64];
         snprintf(head, sizeof head, "%s %s", v->name, v->args);
         fprintf(out, "  %-22s %s\n", head, v->summary);

@@ -10,6 +10,7 @@
 
 #include "command_line.h"
 #include "error.h"
+#include "limits.h"
 #include "status.h"
 
 /* Exit codes of every verb.  255 is the ssh client's own: never used here. */
@@ -51,6 +52,18 @@ enum verb_option {
     OPT_FLAT,
     OPT_CSV,
     OPT_JOIN,
+    OPT_TOP_P,
+    OPT_TOP_K,
+    OPT_MIN_P,
+    OPT_REPETITION_PENALTY,
+    OPT_PRESENCE_PENALTY,
+    OPT_FREQUENCY_PENALTY,
+    OPT_STOP,
+    OPT_IGNORE_EOS,
+    OPT_CHAT_TEMPLATE,
+    OPT_CACHE,
+    OPT_SCOPE,
+    OPT_SALT,
     OPT_COUNT
 };
 
@@ -58,6 +71,7 @@ enum verb_id {
     VERB_HOME, /* no command at all */
     VERB_HELP,
     VERB_ASK,
+    VERB_CHAT,
     VERB_SUBMIT,
     VERB_RUN,
     VERB_STATUS,
@@ -74,6 +88,7 @@ enum verb_id {
     VERB_KEYS,
     VERB_MODELS,
     VERB_POOL,
+    VERB_TOP,
     VERB_TOKENIZE,
     VERB_WHOAMI,
     VERB_VERSION,
@@ -91,7 +106,7 @@ struct verb {
     const char *name;
     const char *args;          /* as help shows them: "JOB" */
     unsigned args_min, args_max;
-    unsigned options;          /* bits 1u << enum verb_option */
+    uint64_t options;          /* bits 1 << enum verb_option */
     enum verb_stdin input;
     const char *summary;       /* one line */
     const char *details;       /* more lines, or NULL */
@@ -104,7 +119,10 @@ struct verb_call {
     size_t n_args;
     bool has[OPT_COUNT];
     const char *text[OPT_COUNT];   /* the value as written */
-    uint64_t number[OPT_COUNT];    /* of numbers; DEADLINE in ms, TEMPERATURE in millionths, PRIORITY 1 low, 2 normal, 3 high */
+    uint64_t number[OPT_COUNT];    /* of integers; DEADLINE in ms, PRIORITY 1 low, 2 normal, 3 high */
+    double real[OPT_COUNT];        /* of numbers with a point */
+    const char *stops[STOPS_MAX];  /* every --stop */
+    size_t n_stops;
     char **memory;                 /* the arguments without the options */
 };
 

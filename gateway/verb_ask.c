@@ -37,18 +37,10 @@ static bool waits_for_input(const struct talk *t)
 
 static void send_question(struct talk *t)
 {
-    uint8_t buffer[DOOR_PACKET_BYTES - 1024];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
-    struct door_ask a = {
-        .model = span_str(t->call.has[OPT_MODEL] ? t->call.text[OPT_MODEL] : ""),
-        .system = span_str(t->call.has[OPT_SYSTEM] ? t->call.text[OPT_SYSTEM] : ""),
-        .max_tokens = (uint32_t)t->call.number[OPT_MAX_TOKENS],
-        .has_seed = t->call.has[OPT_SEED],
-        .has_temperature = t->call.has[OPT_TEMPERATURE],
-        .seed = t->call.number[OPT_SEED],
-        .temperature_millionths = t->call.number[OPT_TEMPERATURE],
-    };
+    struct weir_message messages[2];
     struct error err;
+    char *question = NULL;
+    size_t n = 0, bytes = 0;
 
     if (t->text_at == 0) {
         error_set(&err, ERR_INVALID_REQUEST, NULL,
@@ -57,8 +49,15 @@ static void send_question(struct talk *t)
         return;
     }
     t->stage = STAGE_SENT;
-    door_put_ask(&w, &a);
-    talk_ask(t, DOOR_ASK, &w, t->spool_fd);
+    if (door_memfd_read(t->spool_fd, DOOR_ASK_BYTES_MAX, &question, &bytes) != ST_OK) {
+        talk_finish(t, EXIT_INTERNAL);
+        return;
+    }
+    if (t->call.has[OPT_SYSTEM])
+        messages[n++] = (struct weir_message){ "system", t->call.text[OPT_SYSTEM], strlen(t->call.text[OPT_SYSTEM]) };
+    messages[n++] = (struct weir_message){ "user", question, bytes };
+    (void)request_send(t, messages, n);
+    free(question);
 }
 
 static void start_ask(struct talk *t)
@@ -153,7 +152,7 @@ static void keep_text(struct talk *t, struct span piece)
 static void put_text(struct talk *t, struct span piece)
 {
     t->text_bytes += piece.n;
-    talk_write(t, piece);
+    talk_write_text(t, piece);
 }
 
 static void ask_reply(struct talk *t, struct door_reader *r, int fd)

@@ -10,7 +10,8 @@ usage: fake_broker.py ENDPOINT [--delay-ms N] [--log FILE]
   !slow MS          the answer comes so much later
   !length           the answer ends by its limit
 
-The log has one JSON object for each generate: prompt, user, class, model, max_tokens.
+The log has one JSON object for each generate: prompt, user, class, model, max_tokens, messages, all other parameters.  LOG.cancelled has the
+ids of the requests that were cancelled.
 """
 import argparse
 import heapq
@@ -55,7 +56,8 @@ class Broker:
         if self.log:
             self.log.write(json.dumps({"prompt": prompt, "user": m.get("on_behalf_of"), "class": m.get("class"),
                                        "model": m.get("model"), "max_tokens": m.get("max_tokens"),
-                                       "messages": m.get("messages")}) + "\n")
+                                       "messages": m.get("messages"),
+                                       "parameters": {k: v for k, v in m.items() if k not in ("prompt", "messages")}}) + "\n")
         words = (prompt or "").split(" ")
         rid = m["id"]
         if m.get("model") not in (None, "", "fake"):
@@ -99,6 +101,9 @@ class Broker:
             self.generate(peer, m)
         elif kind == "cancel":
             key = (peer, m["id"])
+            if self.args.log:
+                with open(self.args.log + ".cancelled", "a") as f:
+                    f.write(m["id"] + "\n")
             if self.held.pop(key, None) or key in self.pending:
                 self.cancelled.add(key)
                 self.pending.discard(key)
@@ -106,7 +111,9 @@ class Broker:
         elif kind == "models":
             self.send(peer, {"type": "models", "id": m["id"], "models": [{"name": "fake", "context_tokens": 8192}]})
         elif kind == "status":
-            self.send(peer, {"type": "status", "id": m["id"], "n_requests": self.n_requests})
+            self.send(peer, {"type": "status", "id": m["id"], "n_requests": self.n_requests, "boot": "boot-%d" % os.getpid(),
+                             "pool": {"running": len(self.pending)},
+                             "users": [{"name": u, "running": 0} for u in ("alice", "bob", "carol")]})
         elif kind == "tokenize":
             self.send(peer, {"type": "ids", "id": m["id"], "ids": [ord(c) for c in m["text"]]})
 

@@ -13,7 +13,7 @@
 #include "client/batch_input.h"
 #include "client/batch_output.h"
 #include "client/flags.h"
-#include "client/terminal.h"
+#include "terminal.h"
 #include "limits.h"
 #include "tests/support/random.h"
 

@@ -154,7 +154,7 @@ static void verbs_and_options_are_understood(void **state)
     command_line_deinit(&line);
 
     assert_int_equal(parse("ask --temperature 0.25 -- --json x", &line, &call), ST_OK);
-    assert_int_equal(call.number[OPT_TEMPERATURE], 250000);
+    assert_true(call.real[OPT_TEMPERATURE] == 0.25);
     assert_int_equal(call.n_args, 2);
     assert_string_equal(call.args[0], "--json");
     assert_false(call.has[OPT_JSON]);
@@ -200,8 +200,8 @@ static void every_verb_has_help_and_json(void **state)
     (void)state;
     char *all = verb_help(NULL);
     for (enum verb_id id = VERB_HELP; id < VERB_COUNT; id++) {
-        static const char *const names[] = { "help", "ask", "submit", "run", "status", "list", "watch", "wait", "results", "errors",
-                                             "cancel", "delete", "retry", "release", "usage", "keys", "models", "pool", "tokenize", "whoami", "version" };
+        static const char *const names[] = { "help", "ask", "chat", "submit", "run", "status", "list", "watch", "wait", "results", "errors",
+                                             "cancel", "delete", "retry", "release", "usage", "keys", "models", "pool", "top", "tokenize", "whoami", "version" };
         const struct verb *v = verb_by_name(names[id - 1]);
         assert_non_null(v);
         assert_int_equal(v->id, id);

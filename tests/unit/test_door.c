@@ -179,12 +179,9 @@ static void any_bytes_as_a_body(void **state)
         for (size_t k = 0; k < n; k++)
             bytes[k] = random_below(&dice, 3) ? 0 : (uint8_t)random_next(&dice);
         struct door_submit s;
-        struct door_ask a;
         struct error e;
         struct door_reader r = { .left = span_of(bytes, n) };
         door_get_submit(&r, &s);
-        r = (struct door_reader){ .left = span_of(bytes, n) };
-        door_get_ask(&r, &a);
         r = (struct door_reader){ .left = span_of(bytes, n) };
         door_get_error(&r, &e);
         assert_true(e.code < ERR_COUNT);
