@@ -35,7 +35,8 @@ for t in "$@"; do
     case $rc in
     0)  passed=$((passed + 1)) ;;
     77) skipped=$((skipped + 1)); echo "SKIP $t: $(tail -n 1 "$log")" ;;
-    *)  failed=$((failed + 1)); echo "FAIL $t (exit $rc after $seconds s)"; tail -n 40 "$log" | sed 's/^/    /' ;;
+    *)  failed=$((failed + 1)); echo "FAIL $t (exit $rc after $seconds s)"
+        { grep -aE '^FAIL|^\[  FAILED|^(Assertion|[A-Za-z]*Error)|Sanitizer:|runtime error' "$log" | head -n 8; echo ...; tail -n 25 "$log"; } | sed 's/^/    /' ;;
     esac
 done
 echo "$passed passed, $failed failed, $skipped skipped"

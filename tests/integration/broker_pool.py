@@ -1,6 +1,9 @@
 """A broker of one's own for a test, and a client written from docs/protocol.md with pyzmq and msgpack alone."""
 import os, signal, subprocess, sys, tempfile, time, shutil
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+from patience import PATIENCE  # noqa: E402
+
 try:
     import msgpack, zmq
 except ImportError:
@@ -54,7 +57,7 @@ class Pool:
 
     def wait_for(self, what, condition, seconds=20):
         """Ask for the status until condition(status) holds."""
-        end = time.time() + seconds
+        end = time.time() + seconds * PATIENCE
         c = self.client()
         while True:
             status = c.ask({"type": "status", "id": "s"}, "status")
@@ -66,7 +69,7 @@ class Pool:
             time.sleep(0.02)
 
     def wait_ready(self, n, seconds=120):
-        end = time.time() + seconds
+        end = time.time() + seconds * PATIENCE
         while not os.path.exists(self.endpoint[6:]):
             assert self.process.poll() is None and time.time() < end, self.log()
             time.sleep(0.01)

@@ -1,7 +1,7 @@
 """The broker with workers that need no model: every message, every refusal, every way a client can leave."""
 import os, random, signal, threading, time
 
-from broker_pool import Answer, Client, Pool, SIGNATURE, msgpack, run
+from broker_pool import PATIENCE, Answer, Client, Pool, SIGNATURE, msgpack, run
 
 GREEDY = dict(temperature=0.0)
 
@@ -140,7 +140,7 @@ def deadlines_hold_in_the_queue_and_in_a_run():
             c.send({"type": "generate", "id": "r%d" % i, "prompt": "p", "max_tokens": 50000, "ignore_eos": True, "deadline_ms": 400})
         began = time.time()
         answers = c.finish(["r%d" % i for i in range(50)])
-        assert 0.3 < time.time() - began < 3
+        assert 0.3 < time.time() - began < 3 * PATIENCE
         assert all(a.code == "deadline_exceeded" for a in answers.values()), [a.end for a in answers.values()]
         pool.wait_empty(5)
 
@@ -156,7 +156,7 @@ def a_client_that_left_holds_nothing():
             c.close()
             began = time.time()
             pool.wait_empty(5)
-            assert time.time() - began < 1, "took %.1f s" % (time.time() - began)
+            assert time.time() - began < 1 * PATIENCE, "took %.1f s" % (time.time() - began)
             keep.close()
 
 

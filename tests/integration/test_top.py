@@ -2,6 +2,7 @@
 import os, re, shutil, subprocess, sys, threading, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+from patience import PATIENCE
 from serve_rig import WEIR, Serve, main, wait_until
 
 
@@ -117,7 +118,7 @@ def one_page_in_a_pipe():
         pool.weir("generate", "--max-tokens", "2", "a b")
         began = time.time()
         out = pool.weir("top", "--delay", "200ms").stdout
-        assert time.time() - began < 5 and "\033" not in out and out.count(" ready ") == 2 and "USER" in out, out
+        assert time.time() - began < 5 * PATIENCE and "\033" not in out and out.count(" ready ") == 2 and "USER" in out, out
         assert "[" not in out.split("\n")[0]
         pool.weir("top", "--delay", "1ms", code=2)
         pool.weir("top", "x", code=2)

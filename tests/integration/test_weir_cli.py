@@ -1,6 +1,9 @@
 """The weir command as people use it: real processes, a pseudo-terminal where one matters, a broker that does what the prompt says."""
 import json, os, pty, select, shutil, signal, socket, subprocess, sys, tempfile, time, types
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+from patience import PATIENCE  # noqa: E402
+
 BIN = os.environ.get("WEIR_BIN") or os.path.join(os.path.dirname(__file__), "../../build/bin")
 WEIR = os.path.join(BIN, "weir")
 FAKE = os.path.join(os.path.dirname(__file__), "../support/fake_broker.py")
@@ -83,7 +86,7 @@ class Terminal:
 
     def wait_for(self, text, seconds=10):
         """What came up to and with text; what came before is forgotten."""
-        end = time.time() + seconds
+        end = time.time() + seconds * PATIENCE
         while text not in self.seen:
             assert time.time() < end, (text, self.seen)
             if select.select([self.fd], [], [], 0.1)[0]:
@@ -100,7 +103,7 @@ class Terminal:
 
     def end(self, seconds=10):
         """Exit code, and everything that still came."""
-        stop = time.time() + seconds
+        stop = time.time() + seconds * PATIENCE
         while time.time() < stop:
             if select.select([self.fd], [], [], 0.05)[0]:
                 try:
@@ -113,7 +116,7 @@ class Terminal:
 
 
 def wait_until(condition, seconds=10):
-    end = time.time() + seconds
+    end = time.time() + seconds * PATIENCE
     while not condition():
         assert time.time() < end
         time.sleep(0.02)
@@ -173,7 +176,7 @@ def exit_codes_tell_what_went_wrong():
         for args in (["generate", "x"], ["tokenize", "x"], ["models"], ["status"], ["chat", "x"]):
             r = p.weir(*args, code=3)
             assert b"broker_unreachable" in r.stderr, r.stderr
-        assert time.time() - began < 3
+        assert time.time() - began < 3 * PATIENCE
 
 
 def not_utf8_is_refused_with_a_sentence():

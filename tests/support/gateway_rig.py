@@ -14,11 +14,11 @@ import sys
 import tempfile
 import time
 
+from patience import PATIENCE, SANITIZED  # noqa: F401
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BIN = os.environ.get("WEIR_BIN", os.path.join(ROOT, "build", "bin"))
-SANITIZED = bool(os.environ.get("WEIR_SANITIZED"))
-PATIENCE = 4 if SANITIZED else 1
 
 
 class Failure(Exception):

@@ -14,6 +14,8 @@ import tempfile
 import time
 import urllib.request
 
+from patience import PATIENCE
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BIN = os.environ.get("WEIR_BIN") or os.path.join(ROOT, "build", "bin")
@@ -28,7 +30,7 @@ def free_port():
 
 
 def wait_until(condition, seconds, what):
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * PATIENCE
     while time.monotonic() < end:
         value = condition()
         if value:
