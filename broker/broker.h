@@ -9,6 +9,7 @@
  *   sessions.c   named conversations: their time and their worker
  *   ending.c     the one place where requests change phase and end
  *   admin.c      workers paused, drained, added, removed by hand
+ *   trace.c      where the time of requests went; report_trace.c tells it
  *   report.c     hello, models, status; metrics_page.c the same for Prometheus, served by metrics.c in a thread of its own
  *   broker.c     the loop, ticks, signals, drain
  *
@@ -32,6 +33,7 @@
 #include "sessions.h"
 #include "store.h"
 #include "supervisor.h"
+#include "trace.h"
 #include "users.h"
 #include "wire.h"
 
@@ -113,6 +115,7 @@ struct broker {
     struct supervisor_options supervision;
     struct totals totals;
     struct times times;
+    struct traces traces;
     struct metrics *metrics;  /* NULL: not served */
     uint64_t metrics_due_ns;
     uint64_t watchdog_ms, watchdog_due_ns; /* of systemd; 0: none */
@@ -188,6 +191,14 @@ void report_hello(struct broker *b, const char *user);  /* all of these write b-
 void report_models(struct broker *b, struct span id);
 void report_status(struct broker *b, struct span id);
 void report_admin(struct broker *b, struct span id, uint32_t slot);
+
+/* --- report_trace.c -------------------------------------------------------------------------- */
+
+/* The request is about to leave the table: keep where its time went. */
+void trace_keep(struct broker *b, const struct request *r);
+/* Writes b->out: the timeline of the request that `accepted` called so; without a name a list.  user: whose requests may be told of;
+ * NULL: everybody's.  False when there is no such request, or not for this user. */
+bool report_trace(struct broker *b, struct span id, struct span name, const char *user);
 
 /* --- metrics_page.c -------------------------------------------------------------------------- */
 

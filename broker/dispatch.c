@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "clock.h"
 #include "log.h"
 
 enum {
@@ -127,9 +128,11 @@ static enum status send_to(struct broker *b, uint32_t request, struct worker *w)
     }
     enum status st = worker_link_reserve(&w->link, bytes, &at, &slot, &generation);
     if (st == ST_OK) {
+        r->run = (struct link_trace){ 0 };
         r->fair_tag = fair_queue_take(b->queue, request);
         record_write(&r->record, slot, generation, r->fair_tag, resume, n_resume, at);
         uint64_t session = r->session != SESSION_NONE ? sessions_place(&b->sessions, r->session, w->slot) : 0;
+        r->times.sent_ns = clock_now_ns(); /* before the worker can see it */
         st = worker_link_commit_for(&w->link, slot, request, bytes, session);
         ending_sent(b, request, w, slot);
         if (r->dispatched_ns == 0) {
@@ -151,7 +154,7 @@ static bool route(struct broker *b, uint32_t request, struct router_candidate *c
     static struct router_prefix prefix; /* 4 KiB */
     struct request *r = &b->requests.list[request];
     struct span prompt = record_prompt(&r->record);
-    uint64_t warm_tokens;
+    uint64_t warm_tokens, picked_ns = clock_now_ns();
 
     prefix.n = 0;
     if (!r->cache_off && r->kind == WORK_GENERATE)
@@ -165,6 +168,9 @@ static bool route(struct broker *b, uint32_t request, struct router_candidate *c
         if (st == ST_LIMIT)
             return true;
         if (st == ST_OK) {
+            r->times.picked_ns = picked_ns;
+            if (r->times.first_picked_ns == 0)
+                r->times.first_picked_ns = picked_ns;
             router_note(b->router, (uint32_t)at, &prefix);
             return true;
         }

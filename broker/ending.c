@@ -66,6 +66,7 @@ static void try_free(struct broker *b, uint32_t request)
 
     if (r->phase != REQUEST_OVER || r->client != CLIENT_NONE)
         return;
+    trace_keep(b, r);
     if (r->key != NO_KEY)
         settle_key(b, r);
     if (r->session != SESSION_NONE)
@@ -104,6 +105,7 @@ void ending_error(struct broker *b, uint32_t request, const struct error *error,
     if (r->end != END_NONE)
         return;
     r->end = END_ERROR;
+    r->times.ended_ns = clock_now_ns();
     r->error = *error;
     r->retry_after_ms = retry_after_ms;
     b->totals.errors[error->code]++;
@@ -141,6 +143,7 @@ void ending_done(struct broker *b, uint32_t request)
     if (r->end != END_NONE)
         return;
     r->end = END_DONE;
+    r->times.ended_ns = clock_now_ns();
     b->totals.done++;
     histogram_add(&b->times.total[r->batch], (double)(b->now_ns - r->arrived_ns) / 1e9);
     struct account *a = &b->accounts.list[r->account];
@@ -195,6 +198,7 @@ void ending_left_worker(struct broker *b, uint32_t request, bool over)
     struct account *a = &b->accounts.list[r->account];
 
     assert(request_in_worker(r));
+    worker_link_trace(&w->link, r->slot, &r->run);
     worker_link_release(&w->link, r->slot);
     w->n_seqs -= r->n_choices;
     w->n_unstarted -= !r->started;
@@ -223,6 +227,7 @@ void ending_told(struct broker *b, uint32_t request)
 {
     uint32_t client = b->requests.list[request].client;
 
+    b->requests.list[request].times.told_ns = clock_now_ns();
     requests_detach(&b->requests, &b->clients, request);
     try_free(b, request);
     drop_idle_client(b, client);

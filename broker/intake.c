@@ -558,6 +558,20 @@ static void on_session_end(struct broker *b, const struct sender *from, const st
     (void)!sessions_end(&b->sessions, name);
 }
 
+/* Another's request and one that is not kept are told apart by nobody but an administrator. */
+static void on_trace(struct broker *b, const struct sender *from, const struct wire_message *m)
+{
+    struct error e;
+
+    if (report_trace(b, m->id, m->trace.request, admin_allowed(from->uid) ? NULL : from->user)) {
+        if (!b->out.failed)
+            delivery_reply(b, &from->peer);
+        return;
+    }
+    error_set(&e, ERR_NOT_FOUND, "request", "no request of that name under way, nor of yours among the last that ended");
+    refuse(b, from, m->id, 0, &e);
+}
+
 static void on_admin(struct broker *b, const struct sender *from, const struct wire_message *m)
 {
     struct error e;
@@ -582,6 +596,7 @@ static const struct {
     [WIRE_HELLO] = { on_hello, false },       [WIRE_GENERATE] = { on_generate, true }, [WIRE_CANCEL] = { on_cancel, true },
     [WIRE_TOKENIZE] = { on_tokenize, true },  [WIRE_MODELS] = { on_models, false },    [WIRE_STATUS] = { on_status, false },
     [WIRE_SESSION_END] = { on_session_end, true }, [WIRE_ADMIN] = { on_admin, false },
+    [WIRE_TRACE] = { on_trace, true },
 };
 
 /* The connection that had this id belongs to somebody else now: the old one has left. */
@@ -619,7 +634,7 @@ static void handle(struct broker *b, struct received *received)
         delivery_error(b, &from.peer, m.id, &error, 0);
         return;
     }
-    assert(m.type > WIRE_INVALID && m.type <= WIRE_ADMIN);
+    assert(m.type > WIRE_INVALID && m.type <= WIRE_TRACE);
     const struct user *user = users_by_name(&b->users, from.user);
     if (dispatch[m.type].needs_enabled_user && user != NULL && user->disabled) {
         error_set(&error, ERR_PERMISSION_DENIED, "", "user %s is disabled", from.user);

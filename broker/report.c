@@ -42,7 +42,7 @@ static void put_limits(struct wire_buffer *o)
 
 void report_hello(struct broker *b, const char *user)
 {
-    static const char *const features[] = { "generate", "tokenize", "cancel", "resume", "logprobs", "takeover", "idempotency", "sessions", "workers" };
+    static const char *const features[] = { "generate", "tokenize", "cancel", "resume", "logprobs", "takeover", "idempotency", "sessions", "workers", "trace" };
     struct wire_buffer *o = &b->out;
 
     begin(b, "hello");

@@ -28,6 +28,7 @@
 #include "sessions.h"
 #include "span.h"
 #include "status.h"
+#include "trace.h"
 #include "work.h"
 
 enum request_phase { REQUEST_FREE, REQUEST_QUEUED, REQUEST_SENT, REQUEST_RUNNING, REQUEST_OVER };
@@ -83,6 +84,8 @@ struct request {
     uint64_t arrived_ns, dispatched_ns, first_token_ns, deadline_ns; /* 0: not yet, or none */
     uint32_t prompt_tokens, cached_tokens, preemptions, takeovers;
     uint64_t prefill_ns;
+    struct trace_times times;
+    struct link_trace run;  /* what the last worker that let it go wrote of it */
     uint32_t ids_total;     /* TOKENIZE: how many will come */
     char numerics_id[NUMERICS_ID_BYTES]; /* of the worker of its first token; empty before */
 

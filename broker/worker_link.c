@@ -282,6 +282,24 @@ void worker_link_stats(const struct worker_link *l, struct worker_stats *ret_sta
 #undef X
 }
 
+void worker_link_trace(const struct worker_link *l, uint32_t slot, struct link_trace *ret_trace)
+{
+    const struct region_trace *t = &l->region.traces[slot];
+    uint64_t generation = atomic_load_explicit(&t->generation, memory_order_acquire);
+    struct link_trace copy;
+
+#define X(name) copy.name = atomic_load_explicit(&t->name, memory_order_relaxed);
+    REGION_TRACE_LIST(X)
+#undef X
+    for (uint32_t i = 0; i < TRACE_CHUNKS; i++)
+        copy.chunk[i] = (struct link_chunk){ atomic_load_explicit(&t->chunk[i].began_ns, memory_order_relaxed),
+                                             atomic_load_explicit(&t->chunk[i].took_ns, memory_order_relaxed),
+                                             atomic_load_explicit(&t->chunk[i].rows, memory_order_relaxed) };
+    atomic_thread_fence(memory_order_acquire);
+    bool same = generation == l->slots[slot].generation && atomic_load_explicit(&t->generation, memory_order_relaxed) == generation;
+    *ret_trace = same ? copy : (struct link_trace){ 0 };
+}
+
 void worker_link_check(const struct worker_link *l)
 {
     uint32_t n_held = 0;

@@ -95,6 +95,15 @@ struct worker_stats {
 };
 void worker_link_stats(const struct worker_link *l, struct worker_stats *ret_stats);
 
+/* What the worker has written of the request in a slot that is held.  All 0 when it is of another one or just being changed. */
+struct link_trace {
+#define X(name) uint64_t name;
+    REGION_TRACE_LIST(X)
+#undef X
+    struct link_chunk { uint64_t began_ns, took_ns, rows; } chunk[TRACE_CHUNKS];
+};
+void worker_link_trace(const struct worker_link *l, uint32_t slot, struct link_trace *ret_trace);
+
 void worker_link_check(const struct worker_link *l); /* aborts at the first broken invariant */
 
 #endif

@@ -171,6 +171,8 @@ int weir_collect(struct weir_answer **answer, const struct weir_event *event, st
     switch (event->type) {
     case WEIR_ACCEPTED:
         k->answer.seed = event->seed;
+        if (event->trace_name != NULL && strlen(event->trace_name) < sizeof(k->answer.trace_name))
+            memcpy(k->answer.trace_name, event->trace_name, strlen(event->trace_name) + 1);
         break;
     case WEIR_TEXT:
         ok = collect_text(k, event);
@@ -324,6 +326,21 @@ int weir_query_wait(struct weir_client *c, enum weir_query what, char **ret_json
     if (may_wait(c, err) != WEIR_OK)
         return WEIR_FAILED;
     while ((submitted = weir_query(c, what, collect_for_waiter, &w, err)) == WEIR_AGAIN)
+        client_wait(c);
+    if (wait_for(c, &w, submitted, err) != WEIR_OK)
+        return WEIR_FAILED;
+    *ret_json = w.json;
+    return WEIR_OK;
+}
+
+int weir_trace_wait(struct weir_client *c, const char *request, char **ret_json, struct weir_error *err)
+{
+    struct waiting w = {.result = WEIR_AGAIN};
+    int submitted;
+
+    if (may_wait(c, err) != WEIR_OK)
+        return WEIR_FAILED;
+    while ((submitted = weir_trace(c, request, collect_for_waiter, &w, err)) == WEIR_AGAIN)
         client_wait(c);
     if (wait_for(c, &w, submitted, err) != WEIR_OK)
         return WEIR_FAILED;

@@ -115,6 +115,7 @@ json_t *answer_json(const struct weir_answer *a)
     json_object_set_new(root, "model", answer_json_text(a->model, strlen(a->model)));
     json_object_set_new(root, "system_fingerprint",
                         answer_json_text(a->system_fingerprint, strlen(a->system_fingerprint)));
+    json_object_set_new(root, "request", json_string(a->trace_name));
     json_object_set_new(root, "seed", json_integer((json_int_t)a->seed));
     return root;
 }

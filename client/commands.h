@@ -11,6 +11,7 @@ int cmd_tokenize(int argc, char **argv);
 int cmd_models(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_worker(int argc, char **argv);
+int cmd_trace(int argc, char **argv);
 int cmd_top(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
 int cmd_version(int argc, char **argv);
@@ -25,6 +26,7 @@ size_t tokenize_flags(struct flag *ret_flags);
 size_t pool_flags(struct flag *ret_flags);   /* of models */
 size_t status_flags(struct flag *ret_flags);
 size_t worker_flags(struct flag *ret_flags);
+size_t trace_flags(struct flag *ret_flags);
 size_t top_flags(struct flag *ret_flags);
 size_t version_flags(struct flag *ret_flags);
 

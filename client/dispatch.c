@@ -246,15 +246,26 @@ static int on_error(struct weir_client *c, struct open_request *r, const struct 
     return WEIR_FAILED;
 }
 
+static int on_accepted(struct weir_client *c, struct open_request *r, const struct wire_message *m)
+{
+    char name[NAME_BYTES_MAX] = "";
+
+    if (m->accepted.request.n < sizeof(name)) /* a longer one is no broker's of this version */
+        memcpy(name, m->accepted.request.at, m->accepted.request.n);
+    call_back(c, r->callback, r->arg,
+              &(struct weir_event){.type = WEIR_ACCEPTED,
+                                   .request = r->number,
+                                   .seed = m->accepted.seed,
+                                   .trace_name = name});
+    return WEIR_OK;
+}
+
 static int on_request_message(struct weir_client *c, struct open_request *r, const struct wire_message *m,
                               struct span body, struct weir_error *err)
 {
     switch (m->type) {
     case WIRE_ACCEPTED:
-        call_back(
-            c, r->callback, r->arg,
-            &(struct weir_event){.type = WEIR_ACCEPTED, .request = r->number, .seed = m->accepted.seed});
-        return WEIR_OK;
+        return on_accepted(c, r, m);
     case WIRE_PROGRESS:
         call_back(c, r->callback, r->arg,
                   &(struct weir_event){.type = WEIR_PROGRESS,
@@ -272,6 +283,7 @@ static int on_request_message(struct weir_client *c, struct open_request *r, con
     case WIRE_MODELS_REPLY:
     case WIRE_STATUS_REPLY:
     case WIRE_ADMIN_REPLY:
+    case WIRE_TRACE_REPLY:
         return on_json(c, r, body, err);
     default:
         return broken(err, "a message of an unexpected type");

@@ -35,6 +35,21 @@ const struct verb verbs[] = {
     {"top", cmd_top, "[OPTIONS]", "the pool, live: workers, cache, users",
      "Drawn anew every second on a terminal (q leaves, s changes the order of users, space pauses); one page of text in a pipe.",
      top_flags},
+    {"trace", cmd_trace, "[OPTIONS] [ID]", "where the time of a request went",
+     "ID is what `weir generate --json` calls \"request\", and `weir trace` without ID lists: your requests under way, and the last that "
+     "ended (root and the pool's user see all).\n"
+     "The phases of a request follow one another and add up to its total:\n"
+     "  queue     from its arrival until a worker was chosen for it\n"
+     "  earlier   with workers that died under it\n"
+     "  routing   choosing the worker, writing the request into its memory\n"
+     "  handover  until the worker took it\n"
+     "  tokenize  until its text was tokens\n"
+     "  wait      in the worker, for a place in its steps\n"
+     "  prefix    in the worker, for a prefix that another request computed\n"
+     "  prefill   from its first step to the first token: the prompt, in chunks\n"
+     "  steps     from the first token to the last\n"
+     "  stream    from the last token until the end was sent",
+     trace_flags},
     {"serve", cmd_serve, "[OPTIONS] --model FILE", "start a pool here, in the foreground", NULL, NULL},
     {"user", cmd_user, "add|remove|list [NAME] [--key FILE]", "who may come by ssh (weir-gateway user)", NULL,
      NULL},

@@ -18,7 +18,7 @@
 
 #include "log.h"
 
-enum { LINE = 64, PAGE = 4096, SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, N_PARTS = 8 };
+enum { LINE = 64, PAGE = 4096, SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, N_PARTS = 9 };
 enum { BELL_REQUESTS, BELL_EVENTS, N_BELLS };
 enum { REGION_RING_SLOTS_MAX = 1 << 20 };
 static const uint64_t region_bytes_max = UINT64_C(1) << 32;
@@ -53,6 +53,7 @@ static struct region_header lay_out(uint32_t worker_slot, uint32_t life, uint64_
     h.card_at = place(&end, sizeof(struct region_card));
     h.stats_at = place(&end, sizeof(struct region_stats));
     h.flags_at = place(&end, sizeof(struct region_slot) * REGION_SLOTS);
+    h.traces_at = place(&end, sizeof(struct region_trace) * REGION_SLOTS);
     h.bells_at = place(&end, sizeof(struct doorbell_shared) * N_BELLS);
     h.requests_at = place(&end, ring_bytes(REQUEST_RING_SLOTS));
     h.events_at = place(&end, ring_bytes(EVENT_RING_SLOTS));
@@ -84,6 +85,7 @@ static bool geometry_ok(const struct region_header *h)
         {h->card_at, sizeof(struct region_card)},
         {h->stats_at, sizeof(struct region_stats)},
         {h->flags_at, sizeof(struct region_slot) * REGION_SLOTS},
+        {h->traces_at, sizeof(struct region_trace) * REGION_SLOTS},
         {h->bells_at, sizeof(struct doorbell_shared) * N_BELLS},
         {h->requests_at, ring_bytes(h->n_request_slots)},
         {h->events_at, ring_bytes(h->n_event_slots)},
@@ -127,6 +129,7 @@ static void set_parts(struct region *r, uint8_t *at, const struct region_header 
         .card = (struct region_card *)(at + h->card_at),
         .stats = (struct region_stats *)(at + h->stats_at),
         .slots = (struct region_slot *)(at + h->flags_at),
+        .traces = (struct region_trace *)(at + h->traces_at),
         .request_bell = {&bells[BELL_REQUESTS], request_bell},
         .event_bell = {&bells[BELL_EVENTS], event_bell},
         .arena = at + h->arena_at,

@@ -368,6 +368,14 @@ enum status wire_encode_session_end(struct wire_buffer *b, struct span id, struc
     return end_message(b);
 }
 
+enum status wire_encode_trace(struct wire_buffer *b, struct span id, struct span request)
+{
+    begin_message(b, "trace");
+    put_id(b, id);
+    put_str_if(b, "request", request);
+    return end_message(b);
+}
+
 enum status wire_encode_admin(struct wire_buffer *b, const struct wire_admin *a)
 {
     begin_message(b, "admin");

@@ -1,6 +1,6 @@
 /* wire_reply.c - from a frame to a reply.  Lenient: keys of a later minor version are skipped; what we do read has to be right.
  *
- * "hello", "models", "status" and "admin" stay as they came: clients print them (wire_to_json) or look for one key. */
+ * "hello", "models", "status", "admin" and "trace" stay as they came: clients print them (wire_to_json) or look for one key. */
 #include "wire_fields.h"
 
 #include <stdlib.h>
@@ -297,6 +297,7 @@ static const struct {
     { "done", WIRE_DONE, read_done },          { "error", WIRE_ERROR, read_error },
     { "ids", WIRE_IDS, read_ids },             { "models", WIRE_MODELS_REPLY, read_raw },
     { "status", WIRE_STATUS_REPLY, read_raw }, { "admin", WIRE_ADMIN_REPLY, read_raw },
+    { "trace", WIRE_TRACE_REPLY, read_raw },
 };
 
 static enum status read_reply(struct decoder *d, struct span frame, const msgpack_object *v, struct wire_message *m)

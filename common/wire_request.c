@@ -435,6 +435,13 @@ static const struct field session_end_fields[] = {
     { "ext", read_ext, 0, 0, 0, 0, { 0 } },
 };
 
+static const struct field trace_fields[] = {
+    { "type", field_skip, 0, 0, 0, 0, { 0 } },
+    { "id", field_id, M(id), 0, 0, FIELD_REQUIRED, { 0 } },
+    { "request", field_text, M(trace.request), 1, NAME_BYTES_MAX - 1, 0, { 0 } },
+    { "ext", read_ext, 0, 0, 0, 0, { 0 } },
+};
+
 static enum status read_admin_verb(struct decoder *d, const struct field *f, const msgpack_object *v, void *to)
 {
     for (enum wire_admin_verb verb = 0; verb < WIRE_WORKER_VERBS && v->type == MSGPACK_OBJECT_STR; verb++)
@@ -489,7 +496,7 @@ static const struct {
     { "status", WIRE_STATUS, plain_fields, COUNT(plain_fields) },
     { "session_end", WIRE_SESSION_END, session_end_fields, COUNT(session_end_fields) },
     { "embed", WIRE_INVALID, NULL, 0 },
-    { "trace", WIRE_INVALID, NULL, 0 },
+    { "trace", WIRE_TRACE, trace_fields, COUNT(trace_fields) },
     { "admin", WIRE_ADMIN, NULL, 0 },
 };
 
@@ -511,7 +518,7 @@ static enum status read_request(struct decoder *d, const msgpack_object *v, cons
             return m->type == WIRE_ADMIN ? read_admin(d, v, m) : read_generate(d, v, m);
         return fields_read(d, requests[i].fields, requests[i].n_fields, v, m, &given);
     }
-    return field_refuse_value(d, &type_field, type, "hello, generate, cancel, tokenize, models, status, session_end or admin");
+    return field_refuse_value(d, &type_field, type, "hello, generate, cancel, tokenize, models, status, session_end, trace or admin");
 }
 
 /* After the structure: text, the size of ext, then the request itself. */

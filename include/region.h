@@ -1,6 +1,6 @@
 /* region.h - the shared memory between the broker and one life of one worker.
  *
- *   [header][card][stats][slot flags x REGION_SLOTS][bells][request ring][event ring][arena ...............]
+ *   [header][card][stats][slot flags x REGION_SLOTS][traces x REGION_SLOTS][bells][request ring][event ring][arena ...............]
  *
  * Made by the broker as a memfd, allocated in full (no SIGBUS later) and sealed against resizing, inherited by the worker
  * as a descriptor: no name in /dev/shm, nothing left after kill -9.  A region serves one life; a restarted worker gets a
@@ -11,6 +11,7 @@
  *   card          worker, until ready   broker, after event READY or FAILED
  *   stats         worker, each step     broker (relaxed; single values, no consistency between them)
  *   slot flags    broker                worker, each step
+ *   traces        worker, as it happens broker, when a request ends or somebody asks (relaxed; single values)
  *   bells         [0] requests: worker  broker, after a push      (each side writes the flag that says it sleeps)
  *                 [1] events: broker    worker, after a push
  *   request ring  broker pushes         worker pops
@@ -32,7 +33,7 @@
 #include "status.h"
 
 #define REGION_MAGIC 0x52494557u /* "WEIR" */
-enum { REGION_VERSION = 2 };
+enum { REGION_VERSION = 3 };
 
 enum {
     REGION_FD_MEMORY = 3,       /* the memfd */
@@ -48,7 +49,7 @@ struct region_header {
     uint32_t worker_slot;       /* which slot of the pool */
     uint32_t life;              /* counts the runs of this slot */
     uint64_t boot_id;           /* of the broker */
-    uint64_t card_at, stats_at, flags_at, bells_at, requests_at, events_at, arena_at; /* offsets, multiples of 64 */
+    uint64_t card_at, stats_at, flags_at, traces_at, bells_at, requests_at, events_at, arena_at; /* offsets, multiples of 64 */
     uint32_t n_request_slots, n_event_slots;
     uint64_t arena_bytes;
 };
@@ -107,6 +108,30 @@ struct region_slot {
     _Alignas(64) _Atomic uint64_t word; /* generation << 32 | flags */
 };
 
+/* Where the time of the request in a slot went, in this life of this worker: times of CLOCK_MONOTONIC, 0 while they are to come, and
+ * sums of nanoseconds.  `generation` says whose it is: 0 while the worker changes it from one request to the next. */
+enum { TRACE_CHUNKS = 16 };
+#define REGION_TRACE_LIST(X)                                                              \
+    X(taken_ns)             /* out of the request ring */                                 \
+    X(tokenized_ns)         /* its prompt is tokens */                                    \
+    X(tokenize_ns)          /* sum: computing in the tokenizer */                         \
+    X(admitted_ns)          /* its first sequence runs */                                 \
+    X(prefix_wait_ns)       /* sum: it waited, before that, for a prefix that another computed */ \
+    X(first_ns)             /* its first token was sampled */                             \
+    X(last_ns)              /* its last so far */                                         \
+    X(chunks)               /* steps that computed a part of its prompt */                \
+    X(chunk_ns)             /* sum: time in them */                                       \
+    X(steps)                /* steps after the first token with a row of it */            \
+    X(step_ns)              /* sum: time in them */
+
+struct region_trace {
+    _Alignas(64) _Atomic uint64_t generation;
+#define X(name) _Atomic uint64_t name;
+    REGION_TRACE_LIST(X)
+#undef X
+    struct region_chunk { _Atomic uint64_t began_ns, took_ns, rows; } chunk[TRACE_CHUNKS]; /* the last one sums up all from there on */
+};
+
 /* One process's view of a region. */
 struct region {
     uint8_t *at;                 /* the mapping */
@@ -116,6 +141,7 @@ struct region {
     struct region_card *card;
     struct region_stats *stats;
     struct region_slot *slots;   /* [REGION_SLOTS] */
+    struct region_trace *traces; /* [REGION_SLOTS] */
     struct ring_end requests, events;
     struct doorbell request_bell, event_bell;
     uint8_t *arena;

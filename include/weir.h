@@ -130,7 +130,7 @@ enum weir_event_type {
     WEIR_TEXT,       /* choice, text, ids */
     WEIR_DONE,       /* the end: choices' reasons, usage, timings */
     WEIR_ERROR,      /* the end: error */
-    WEIR_JSON,       /* the end of weir_query() and weir_worker_order(): json */
+    WEIR_JSON,       /* the end of weir_query(), weir_trace() and weir_worker_order(): json */
     WEIR_IDS,        /* the end of weir_tokenize_async(): ids */
 };
 
@@ -158,6 +158,7 @@ struct weir_event {
     enum weir_event_type type;
     uint64_t request;                /* what weir_submit() gave */
     uint64_t seed;                   /* ACCEPTED */
+    const char *trace_name;          /* ACCEPTED: what the broker calls the request; for weir_trace() */
     bool running;                    /* PROGRESS */
     uint32_t ahead;                  /* PROGRESS: requests of this user before it, when queued */
     uint32_t choice, index;          /* TEXT: of tokens index .. index + n_ids - 1 */
@@ -189,6 +190,9 @@ void weir_cancel(struct weir_client *c, uint64_t request);
 enum weir_query { WEIR_QUERY_MODELS, WEIR_QUERY_STATUS };
 /* The reply is one JSON object as docs/protocol.md describes it. */
 int weir_query(struct weir_client *c, enum weir_query what, weir_callback *callback, void *arg, struct weir_error *err);
+/* Where the time of a request went, by its trace_name; NULL: a list of those under way and the last that ended.  Only one's own, unless
+ * one is root or the pool's user.  The reply is one JSON object: {"requests": [..]}. */
+int weir_trace(struct weir_client *c, const char *request, weir_callback *callback, void *arg, struct weir_error *err);
 /* An order about a worker of the pool; for root and the broker's own user.  worker is its slot; model and device belong to "add"
  * (NULL: the first model, "auto").  The reply is a JSON object: {"worker": slot, "state": .., "order": ..}. */
 struct weir_worker_order {
@@ -230,6 +234,7 @@ struct weir_answer {
     struct weir_timings timings;
     uint32_t worker, takeovers;
     char *model, *system_fingerprint;
+    char trace_name[64];
 };
 
 /* Build an answer out of events, for callers of weir_submit(): pass every event of one request, in order, with *answer NULL
@@ -251,6 +256,7 @@ int weir_tokenize(struct weir_client *c, const char *model, const char *text, si
 /* Gives *ret_json (free()). */
 int weir_query_wait(struct weir_client *c, enum weir_query what, char **ret_json, struct weir_error *err);
 
+int weir_trace_wait(struct weir_client *c, const char *request, char **ret_json, struct weir_error *err);
 int weir_worker_order_wait(struct weir_client *c, const struct weir_worker_order *order, char **ret_json, struct weir_error *err);
 
 /* Is name a parameter of the OpenAI API or its relatives that Weir knows and does not implement ("tools")? */

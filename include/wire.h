@@ -37,6 +37,7 @@ enum wire_type {
     WIRE_STATUS,     /* id */
     WIRE_SESSION_END,/* id, session */
     WIRE_ADMIN,      /* struct wire_admin */
+    WIRE_TRACE,      /* id, request? */
     /* broker -> client */
     WIRE_HELLO_REPLY,/* type "hello": version, build, boot, limits {..}, features [..], user */
     WIRE_ACCEPTED,   /* id, request, seed */
@@ -48,6 +49,7 @@ enum wire_type {
     WIRE_MODELS_REPLY, /* type "models": id, models [{..}] */
     WIRE_STATUS_REPLY, /* type "status": id, {..} */
     WIRE_ADMIN_REPLY,  /* type "admin": id, worker, state, order */
+    WIRE_TRACE_REPLY,  /* type "trace": id, requests [{..}] */
 };
 
 struct wire_message_text {      /* one chat message */
@@ -173,6 +175,7 @@ struct wire_message {
         struct { struct span model, text; bool special; } tokenize;
         struct { struct span session; } session_end;
         struct wire_admin admin;
+        struct { struct span request; } trace; /* empty: all */
         struct { struct span client; } hello;
         struct { uint64_t seed; struct span request; } accepted;
         struct wire_token token;
@@ -180,7 +183,7 @@ struct wire_message {
         struct wire_done done;
         struct wire_error error;
         struct { const int32_t *at; uint32_t n; } ids;
-        struct { struct span body; } raw; /* HELLO_REPLY, MODELS_REPLY, STATUS_REPLY, ADMIN_REPLY: the whole map, for wire_to_json() */
+        struct { struct span body; } raw; /* HELLO_REPLY, MODELS_REPLY, STATUS_REPLY, ADMIN_REPLY, TRACE_REPLY: the whole map, for wire_to_json() */
     };
     void *arena;                /* opaque; freed by deinit */
     char id_digits[24];         /* what id points at when it came as an integer and decoding failed */
@@ -219,6 +222,7 @@ MUST_CHECK enum status wire_encode_simple(struct wire_buffer *b, enum wire_type 
 MUST_CHECK enum status wire_encode_tokenize(struct wire_buffer *b, struct span id, struct span model, struct span text, bool special);
 MUST_CHECK enum status wire_encode_session_end(struct wire_buffer *b, struct span id, struct span session);
 MUST_CHECK enum status wire_encode_admin(struct wire_buffer *b, const struct wire_admin *a);
+MUST_CHECK enum status wire_encode_trace(struct wire_buffer *b, struct span id, struct span request); /* request empty: all */
 MUST_CHECK enum status wire_encode_accepted(struct wire_buffer *b, struct span id, struct span request, uint64_t seed);
 MUST_CHECK enum status wire_encode_token(struct wire_buffer *b, const struct wire_token *t);
 MUST_CHECK enum status wire_encode_progress(struct wire_buffer *b, struct span id, bool running, uint32_t ahead);

@@ -80,6 +80,7 @@ static void work_on(struct preparer *p, enum lane lane)
     r->tokenize_ns += clock_now_ns() - began_ns;
     if (st == ST_AGAIN)
         return;
+    r->tokenized_ns = clock_now_ns();
     p->current[lane] = NULL;
     deliver(p, r);
 }

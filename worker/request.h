@@ -52,8 +52,9 @@ struct request {
     uint32_t n_ids, n_ids_sent;
     uint32_t n_prompt;
     struct choice *choices;           /* [head.n_choices]; NULL until built */
-    uint64_t tokenize_ns;
+    uint64_t tokenize_ns, tokenized_ns; /* time in the tokenizer; when it was done */
     uint64_t first_token_ns;          /* when the first token of any choice was sampled; 0: not yet */
+    uint64_t traced_step;             /* worker_trace.c: the last step that was counted for it */
     uint32_t n_completion_tokens;     /* of all choices, those of other workers too */
 
     struct request *next;             /* whoever holds it may link it */

@@ -135,8 +135,11 @@ static bool waits_for_prefix(struct scheduler *s, struct sequence *seq, uint64_t
         scheduler_lend(s);
     else if (seq->waits_for != NULL && seq->interactive)
         seq->waits_for->lent_interactive = true;
-    if (seq->waits_for == NULL)
+    if (seq->waits_for == NULL) {
+        if (seq->waits_since_ns != 0 && seq->prefix_wait_ns == 0)
+            seq->prefix_wait_ns = now_ns - seq->waits_since_ns;
         return false;
+    }
     if (seq->waits_since_ns == 0) {
         seq->waits_since_ns = now_ns != 0 ? now_ns : 1;
         s->counters.prefix_waits++;

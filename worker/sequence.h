@@ -68,6 +68,7 @@ struct sequence {
     struct sequence *waits_for;   /* the running sequence that computes a prefix of it, or NULL */
     uint32_t waits_until;         /* ... and is far enough when it has computed so many tokens */
     uint64_t waits_since_ns;      /* 0: has not waited yet */
+    uint64_t prefix_wait_ns;      /* ... and how long in all, when that is over */
     struct sequence *next, *before; /* waiting list */
 };
 

@@ -170,6 +170,7 @@ static enum status take_messages(struct worker *w)
         w->slots[r->slot].deadline_ns = r->head.deadline_ns;
         w->n_requests++;
         w->totals.requests_started++;
+        worker_trace_taken(w, r);
         preparer_give(w->preparer, r);
     }
 }
@@ -194,6 +195,7 @@ static void take_prepared(struct worker *w)
         struct slot *s = &w->slots[r->slot];
         assert(s->request == r && s->stage == STAGE_PREPARING);
         s->stage = STAGE_RELEASING;
+        worker_trace_prepared(w, r);
         if (s->end_code != ERR_NONE)
             end_with_code(w, r, s->end_code);
         else if (r->error.code != ERR_NONE)
@@ -328,6 +330,7 @@ static void deliver(struct worker *w, struct sequence *q, const struct step_resu
     if (r->first_token_ns == 0)
         r->first_token_ns = now_ns;
     r->n_completion_tokens++;
+    worker_trace_token(w, r, now_ns);
     outbox_token(&w->outbox, to_choice(c), index, result, s->logprobs || s->n_logprobs > 0);
     size_t n = answer_push(&c->answer, result->token, q->n_tokens + 1 == q->tokens_max, text);
     outbox_text(&w->outbox, to_choice(c), index + 1, span_of(text, n));
@@ -364,6 +367,7 @@ static enum worker_state step(struct worker *w)
 
     if (n > 0) {
         say_who_started(w, plan);
+        worker_trace_planned(w, plan);
         outbox_flush(&w->outbox);
         worker_report_step(w, began_ns);
     }
@@ -380,6 +384,7 @@ static enum worker_state step(struct worker *w)
             return WORKER_BUSY;
         return l.n_running > 0 && slots < EVENT_SLOTS_MAX ? WORKER_STALLED : WORKER_IDLE;
     }
+    worker_trace_step(w, plan, began_ns, now_ns);
     for (uint32_t i = 0; i < n; i++)
         if (plan->plan.entries[i].want == WANT_TOKEN)
             deliver(w, plan->sequences[i], &w->results[i], now_ns);

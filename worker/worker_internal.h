@@ -39,4 +39,11 @@ struct worker {
 void worker_report(struct worker *w, uint64_t now_ns);            /* the whole statistics page */
 void worker_report_step(struct worker *w, uint64_t began_ns);     /* a step begins */
 
+/* worker_trace.c: where the time of a request goes, told in the region as it happens */
+void worker_trace_taken(struct worker *w, const struct request *r);
+void worker_trace_prepared(struct worker *w, const struct request *r);
+void worker_trace_planned(struct worker *w, const struct scheduler_plan *plan);
+void worker_trace_step(struct worker *w, const struct scheduler_plan *plan, uint64_t began_ns, uint64_t now_ns);
+void worker_trace_token(struct worker *w, const struct request *r, uint64_t now_ns);
+
 #endif

@@ -73,6 +73,12 @@ static void small_requests(void **state)
         ASSERT_SPAN(m.admin.device, add ? "cuda:1" : "");
         wire_message_deinit(&m);
     }
+    for (int named = 0; named < 2; named++) {
+        assert_int_equal(wire_encode_trace(&b, span_str("i"), span_str(named ? "b-1" : "")), ST_OK);
+        as_request(WIRE_TRACE);
+        ASSERT_SPAN(m.trace.request, named ? "b-1" : "");
+        wire_message_deinit(&m);
+    }
 }
 
 static void binary_ids_go_and_come_as_they_are(void **state)
