@@ -36,7 +36,7 @@ def wait_trace(pool, request, condition):
 def a_real_request_is_told_in_full():
     with Pool(models=["m=" + MODEL], real=True) as pool:
         c = pool.client()
-        prompt = "The mill at the river turns. " * 120
+        prompt = "The mill at the river turns. " * 90
         # the second asks for what the first is computing: it waits for that prefix
         for id in "ab":
             c.send({"type": "generate", "id": id, "prompt": prompt + id, "max_tokens": 8, "temperature": 0, "ignore_eos": True})
@@ -49,7 +49,7 @@ def a_real_request_is_told_in_full():
             assert 0 < r["steps_ms"] <= phases["steps"] + 0.001, (r, phases)
             assert 0 < r["chunks_ms"] <= phases["prefill"] + 0.001, (r, phases)
             assert r["tokenize_ms"] <= phases["tokenize"] + 0.001
-            assert r["chunks_total"] == len(r["chunks"]) and r["cached_tokens"] + sum(k["rows"] for k in r["chunks"]) == r["prompt_tokens"], r
+            assert len(r["chunks"]) == min(r["chunks_total"], 16) and r["cached_tokens"] + sum(k["rows"] for k in r["chunks"]) == r["prompt_tokens"], r
             assert abs(sum(k["ms"] for k in r["chunks"]) - r["chunks_ms"]) < 0.001
         first, second = traces
         assert len(first[0]["chunks"]) > 1 and "prefix" not in first[1], first
