@@ -5,19 +5,21 @@
  * Of a chat the texts of its messages are counted: the template adds some tokens a message, so that is the least it takes.
  *
  * Requests of libweir outlive the op: `op` is NULL when nobody waits any more, and the last answer frees it all. */
-#include "desk.h"
-
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "desk.h"
+#include "outlook.h"
 
 enum { COUNT_WINDOW = 32, COUNT_PAGE = 64, NAMED_MAX = 1000, STEP_LINES = 64 };
 
 struct probe { /* one line on its way */
     struct count *count;
     uint32_t line;
-    uint64_t context;
+    uint64_t context, most; /* positions of the model; tokens of all its answers at most, 0: it does not say */
     bool used;
 };
 
@@ -36,6 +38,10 @@ struct count {
     json_t *models;
     json_t *bad, *overflow;
     uint64_t n_bad, n_overflow, n_counted, prompt_tokens, longest;
+    uint64_t most_tokens; /* of all answers, by max_tokens */
+    bool open_ended;      /* a line names no max_tokens */
+    json_t *status;       /* of the pool, for its speed; NULL: not had */
+    bool asked_status, has_status;
     struct error error; /* the whole check failed */
     struct probe probes[COUNT_WINDOW];
 };
@@ -48,6 +54,7 @@ static void count_free(struct count *n)
     if (n->input >= 0)
         close(n->input);
     json_decref(n->models);
+    json_decref(n->status);
     json_decref(n->bad);
     json_decref(n->overflow);
     free(n);
@@ -107,14 +114,18 @@ static void name_bad(struct count *n, uint32_t line, const char *code, const cha
               json_pack("{sI ss ss ss}", "line", (json_int_t)line, "code", code, "message", message, "param", param));
 }
 
-static void take_tokens(struct count *n, uint32_t line, uint64_t tokens, uint64_t context)
+static void take_tokens(struct count *n, const struct probe *p, uint64_t tokens)
 {
+    uint64_t context = p->context;
+
     n->n_counted++;
+    n->most_tokens += p->most;
+    n->open_ended = n->open_ended || p->most == 0;
     n->prompt_tokens += tokens;
     n->longest = tokens > n->longest ? tokens : n->longest;
     if (context != 0 && tokens > context)
         name_line(n->overflow, &n->n_overflow,
-                  json_pack("{sI sI sI}", "line", (json_int_t)line, "prompt_tokens", (json_int_t)tokens,
+                  json_pack("{sI sI sI}", "line", (json_int_t)p->line, "prompt_tokens", (json_int_t)tokens,
                             "context_tokens", (json_int_t)context));
 }
 
@@ -156,13 +167,26 @@ static void on_models(const struct weir_event *event, void *arg)
     closed(n);
 }
 
+/* Without it there is no estimate, and nothing else is wrong. */
+static void on_status(const struct weir_event *event, void *arg)
+{
+    struct count *n = arg;
+
+    if (event->type == WEIR_JSON)
+        n->status = json_loadb(event->text, event->text_bytes, 0, NULL);
+    else if (event->type != WEIR_ERROR)
+        return;
+    n->has_status = true;
+    closed(n);
+}
+
 static void on_ids(const struct weir_event *event, void *arg)
 {
     struct probe *p = arg;
     struct count *n = p->count;
 
     if (event->type == WEIR_IDS)
-        take_tokens(n, p->line, event->n_ids, p->context);
+        take_tokens(n, p, event->n_ids);
     else if (event->type == WEIR_ERROR)
         take_error(n, event->error, p);
     else
@@ -212,12 +236,14 @@ static enum status send_text(struct count *n, const struct weir_line *parsed, st
 {
     const struct weir_request *q = &parsed->request;
     const char *model = n->row.model[0] != '\0' ? n->row.model : q->model;
+    uint64_t most = q->max_tokens != 0 ? q->max_tokens : n->row.max_tokens;
     struct weir_error error = { 0 };
     size_t bytes = 0;
 
     p->context = context_of(n, model);
+    p->most = most * (q->n != 0 ? q->n : 1);
     if (q->prompt_ids != NULL) {
-        take_tokens(n, p->line, q->n_prompt_ids, p->context);
+        take_tokens(n, p, q->n_prompt_ids);
         return ST_OK;
     }
     char *text = texts_of(q, &bytes);
@@ -324,6 +350,53 @@ static enum status ask_models(struct count *n)
     return rc == WEIR_AGAIN ? ST_AGAIN : ST_OK;
 }
 
+static enum status ask_status(struct count *n)
+{
+    struct weir_error error = { 0 };
+
+    n->asked_status = true;
+    n->n_open++;
+    int rc = weir_query(n->desk->link->client, WEIR_QUERY_STATUS, on_status, n, &error);
+    if (rc == WEIR_OK)
+        return ST_OK;
+    n->n_open--;
+    n->asked_status = rc != WEIR_AGAIN;
+    n->has_status = n->asked_status;
+    return rc == WEIR_AGAIN ? ST_AGAIN : ST_OK;
+}
+
+/* Tokens a second that all workers made and read while they computed; 0: nothing is known. */
+static double speed_of(const json_t *status)
+{
+    json_t *w;
+    size_t i;
+    double sum = 0;
+
+    json_array_foreach(json_object_get(status, "workers"), i, w)
+    {
+        double tokens = json_number_value(json_object_get(w, "tokens_generated")) +
+                        json_number_value(json_object_get(w, "tokens_prefilled"));
+        double ms = json_number_value(json_object_get(w, "steps")) * json_number_value(json_object_get(w, "step_ms_mean"));
+        sum += ms > 0 ? tokens / ms * 1000 : 0;
+    }
+    return sum;
+}
+
+/* About how long it would take: by the lines answered lately; else at most, if every answer were as long as it may. */
+static json_t *put_estimate(const struct count *n, json_t *report)
+{
+    uint64_t runs = n->row.n_lines - n->n_bad - n->n_overflow;
+    struct outlook o = outlook_of_new(n->desk->runner, n->row.user, n->row.priority, runs);
+    double speed = speed_of(n->status), tokens = (double)(n->prompt_tokens + n->most_tokens) * (double)o.users;
+    const char *basis = o.seconds > 0 ? "lines" : speed > 0 && !n->open_ended && n->n_counted > 0 ? "tokens" : NULL;
+    double s = o.seconds > 0 ? (double)o.seconds : basis != NULL ? ceil(tokens / speed) : 0;
+
+    json_object_set_new(report, "lines_ahead", json_integer((json_int_t)o.lines_ahead));
+    json_object_set_new(report, "estimated_s", basis != NULL ? json_integer((json_int_t)s) : json_null());
+    json_object_set_new(report, "estimated_from", basis != NULL ? json_string(basis) : json_null());
+    return report;
+}
+
 static json_t *report(const struct count *n)
 {
     return json_pack("{sI sI sI sI sI sI sO sO}", "lines", (json_int_t)n->row.n_lines, "counted",
@@ -341,7 +414,9 @@ void desk_step_count(struct desk *d, struct conn *c, struct op *op)
         error_set(&n->error, ERR_UNREACHABLE, NULL, "the pool does not answer, so tokens cannot be counted");
     if (n->error.code == ERR_NONE && !n->asked_models)
         st = ask_models(n);
-    if (st == ST_OK && n->error.code == ERR_NONE && n->models != NULL)
+    if (st == ST_OK && n->error.code == ERR_NONE && !n->asked_status)
+        st = ask_status(n);
+    if (st == ST_OK && n->error.code == ERR_NONE && n->models != NULL && n->has_status)
         st = count_lines(n);
     if (st != ST_OK && st != ST_AGAIN)
         error_set(&n->error, ERR_INTERNAL, NULL, "the input cannot be read");
@@ -349,7 +424,7 @@ void desk_step_count(struct desk *d, struct conn *c, struct op *op)
         struct error err = n->error;
         desk_error(d, c, op, &err);
     } else if (n->exhausted && n->n_open == 0) {
-        desk_reply_json(d, c, op, NULL, report(n));
+        desk_reply_json(d, c, op, NULL, put_estimate(n, report(n)));
     } else {
         d->work_left = d->work_left || (st == ST_AGAIN && n->n_open == 0);
         return;

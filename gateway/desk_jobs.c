@@ -211,7 +211,7 @@ static void answer_known_key(struct desk *d, struct conn *c, struct op *op, cons
 
     if (strcmp(row->digest, known->digest) == 0) {
         log_info("submit", "user=%s id=%s key=known", c->user, known->id);
-        desk_reply_json(d, c, op, NULL, job_json(known, runner_find(d->runner, known->seq), d->now_ns));
+        desk_reply_json(d, c, op, NULL, job_json(known, d->runner));
     } else {
         error_set(&err, ERR_KEY_CONFLICT, "key",
                   "job %s has this key and other content; nothing was submitted", known->id);
@@ -259,11 +259,11 @@ static void begin_job(struct desk *d, struct conn *c, struct op *op, struct job_
         return;
     }
     op->row.seq = 0; /* no longer this op's to drop */
-    if (!done && runner_add(d->runner, &row, d->now_ns) != ST_OK)
+    if (!done && runner_add(d->runner, &row) != ST_OK)
         log_error("submit", "id=%s what=not_started", row.id); /* it is on disk: the next start takes it up */
     log_info("submit", "user=%s id=%s lines=%" PRIu64 " bytes=%" PRIu64, row.user, row.id, row.n_lines,
              row.input_bytes);
-    desk_reply_json(d, c, op, NULL, job_json(&row, NULL, d->now_ns));
+    desk_reply_json(d, c, op, NULL, job_json(&row, d->runner));
     desk_stop_op(d, c, op);
 }
 
@@ -352,7 +352,7 @@ void desk_on_job(struct desk *d, struct conn *c, struct op *op, struct door_read
 
     (void)fd;
     if (desk_find_job(d, c, op, r, &row))
-        desk_reply_json(d, c, op, NULL, job_json(&row, runner_find(d->runner, row.seq), d->now_ns));
+        desk_reply_json(d, c, op, NULL, job_json(&row, d->runner));
 }
 
 struct listing {
@@ -366,7 +366,7 @@ static bool list_one(const struct job_row *row, void *arg)
 
     if (row->state == JOB_VALIDATING)
         return true; /* its id is not on disk for good yet */
-    json_array_append_new(l->jobs, job_json(row, runner_find(l->desk->runner, row->seq), l->desk->now_ns));
+    json_array_append_new(l->jobs, job_json(row, l->desk->runner));
     return json_array_size(l->jobs) < LIST_JOBS_MAX;
 }
 
@@ -398,7 +398,7 @@ static void reply_watch(struct desk *d, struct conn *c, struct op *op, const str
     door_put_u32(&w, job_state_ended(row->state) || job_row_rests(row));
     door_put_u64(&w, row->output_bytes);
     door_put_u64(&w, row->errors_bytes);
-    desk_reply_json(d, c, op, &w, job_json(row, live, d->now_ns));
+    desk_reply_json(d, c, op, &w, job_json(row, d->runner));
 }
 
 void desk_serve_watch(struct desk *d, struct conn *c, struct op *op)
@@ -515,7 +515,7 @@ void desk_on_cancel(struct desk *d, struct conn *c, struct op *op, struct door_r
         desk_fail_internal(d, c, op, "the job store cannot be written; the job goes on");
     } else {
         log_info("cancel", "user=%s id=%s", c->user, row.id);
-        desk_reply_json(d, c, op, NULL, job_json(&live->row, live, d->now_ns));
+        desk_reply_json(d, c, op, NULL, job_json(&live->row, d->runner));
     }
 }
 
@@ -540,5 +540,5 @@ void desk_on_delete(struct desk *d, struct conn *c, struct op *op, struct door_r
     }
     d->sweep_left = true;
     log_info("delete", "user=%s id=%s", c->user, row.id);
-    desk_reply_json(d, c, op, NULL, job_json(&row, NULL, d->now_ns));
+    desk_reply_json(d, c, op, NULL, job_json(&row, d->runner));
 }

@@ -105,10 +105,10 @@ void desk_on_retry(struct desk *d, struct conn *c, struct op *op, struct door_re
             return;
         }
         job_files_drop_errors(d->files, &row);
-        if (runner_add(d->runner, &row, d->now_ns) != ST_OK)
+        if (runner_add(d->runner, &row) != ST_OK)
             log_error("retry", "id=%s what=not_started", row.id); /* the next start takes it up */
         log_info("retry", "user=%s id=%s lines=%" PRIu64, c->user, row.id, again);
-        desk_reply_json(d, c, op, NULL, job_json(&row, NULL, d->now_ns));
+        desk_reply_json(d, c, op, NULL, job_json(&row, d->runner));
         return;
     }
     desk_error(d, c, op, &err);
@@ -137,7 +137,7 @@ void desk_on_release(struct desk *d, struct conn *c, struct op *op, struct door_
         desk_fail_internal(d, c, op, "the job store cannot be written; the lines are still held");
     } else {
         log_info("release", "user=%s id=%s", c->user, row.id);
-        desk_reply_json(d, c, op, NULL, job_json(&live->row, live, d->now_ns));
+        desk_reply_json(d, c, op, NULL, job_json(&live->row, d->runner));
     }
 }
 

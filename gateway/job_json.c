@@ -2,6 +2,7 @@
 #include "job_json.h"
 
 #include "clock.h"
+#include "outlook.h"
 
 static json_t *seconds(int64_t ms)
 {
@@ -11,17 +12,6 @@ static json_t *seconds(int64_t ms)
 static json_t *string_or_null(const char *s)
 {
     return s[0] != '\0' ? json_string(s) : json_null();
-}
-
-/* Seconds until the end at the pace since this process took the job up; 0: nothing can be said. */
-static uint64_t eta_s(const struct job *live, uint64_t now_ns)
-{
-    uint64_t done = live->row.n_done + live->row.n_failed, here = done - live->done_before;
-
-    if (here < 3 || now_ns <= live->since_ns)
-        return 0;
-    double seconds_a_line = (double)(now_ns - live->since_ns) / 1e9 / (double)here;
-    return (uint64_t)(seconds_a_line * (double)(live->row.n_lines - live->row.n_held - done)) + 1;
 }
 
 static const char *status_of(const struct job_row *row, const struct job *live)
@@ -78,11 +68,15 @@ static void put_counts(json_t *job, const struct job_row *row)
     json_object_set_new(job, "held", count(row->n_held));
 }
 
-json_t *job_json(const struct job_row *row, const struct job *live, uint64_t now_ns)
+json_t *job_json(const struct job_row *row, struct runner *runner)
 {
     static const char *const priorities[] = { "normal", "low", "normal", "high" };
-    uint64_t eta = live != NULL ? eta_s(live, now_ns) : 0;
+    const struct job *live = runner_find(runner, row->seq);
+    struct outlook outlook = { 0 };
     json_t *job = json_object();
+
+    if (live != NULL && live->row.state == JOB_IN_PROGRESS)
+        outlook = outlook_of(runner, live);
 
     json_object_set_new(job, "id", json_string(row->id));
     json_object_set_new(job, "object", json_string("batch"));
@@ -99,7 +93,8 @@ json_t *job_json(const struct job_row *row, const struct job *live, uint64_t now
     json_object_set_new(job, "model", string_or_null(row->model));
     json_object_set_new(job, "priority", json_string(priorities[row->priority <= 3 ? row->priority : 0]));
     json_object_set_new(job, "running", count(live != NULL ? live->n_flying : 0));
-    json_object_set_new(job, "eta_s", eta > 0 ? count(eta) : json_null());
+    json_object_set_new(job, "lines_ahead", count(outlook.lines_ahead));
+    json_object_set_new(job, "eta_s", outlook.seconds > 0 ? count(outlook.seconds) : json_null());
     json_object_set_new(job, "note", string_or_null(live != NULL ? live->note : ""));
     json_object_set_new(job, "error", string_or_null(row->error));
     return job;

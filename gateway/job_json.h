@@ -7,7 +7,7 @@
 #include "job_store.h"
 #include "runner.h"
 
-/* live: the running job, for note and eta; NULL when it does not run.  NULL: out of memory. */
-json_t *job_json(const struct job_row *row, const struct job *live, uint64_t now_ns);
+/* The runner knows more of a job that has not ended: what runs, why it waits, when it may end.  NULL: out of memory. */
+json_t *job_json(const struct job_row *row, struct runner *runner);
 
 #endif

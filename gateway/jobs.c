@@ -198,7 +198,7 @@ static enum status start(struct jobs *j, const struct config *c, const struct ga
     pool_link_init(&j->link, places->endpoint);
     st = runner_init(&j->runner, j->store, &j->files, &j->link, (uint32_t)config_u64(c, "job-window"));
     if (st == ST_OK)
-        st = runner_recover(&j->runner, clock_now_ns());
+        st = runner_recover(&j->runner);
     if (st != ST_OK)
         return st;
     j->desk = (struct desk){ .store = j->store,

@@ -18,6 +18,7 @@
 
 #include "clock.h"
 #include "log.h"
+#include "outlook.h"
 #include "prefix_order.h"
 #include "turns.h"
 
@@ -99,7 +100,7 @@ struct job *runner_find(struct runner *r, int64_t seq)
     return NULL;
 }
 
-enum status runner_add(struct runner *r, const struct job_row *row, uint64_t now_ns)
+enum status runner_add(struct runner *r, const struct job_row *row)
 {
     struct job **end = &r->jobs, *j;
 
@@ -111,8 +112,6 @@ enum status runner_add(struct runner *r, const struct job_row *row, uint64_t now
     j->row = *row;
     j->input_fd = j->output_fd = j->errors_fd = -1;
     j->version = 1;
-    j->since_ns = now_ns;
-    j->done_before = row->n_done + row->n_failed;
     while (*end != NULL)
         end = &(*end)->next;
     *end = j;
@@ -122,7 +121,6 @@ enum status runner_add(struct runner *r, const struct job_row *row, uint64_t now
 
 struct recovery {
     struct runner *runner;
-    uint64_t now_ns;
     struct job_row *unacknowledged; /* uploads whose id nobody has seen */
     size_t n;
     enum status st;
@@ -133,7 +131,7 @@ static bool recover_one(const struct job_row *row, void *arg)
     struct recovery *rec = arg;
 
     if (row->state != JOB_VALIDATING) {
-        rec->st = runner_add(rec->runner, row, rec->now_ns);
+        rec->st = runner_add(rec->runner, row);
         return rec->st == ST_OK;
     }
     struct job_row *bigger = realloc(rec->unacknowledged, (rec->n + 1) * sizeof *bigger);
@@ -146,9 +144,9 @@ static bool recover_one(const struct job_row *row, void *arg)
     return true;
 }
 
-enum status runner_recover(struct runner *r, uint64_t now_ns)
+enum status runner_recover(struct runner *r)
 {
-    struct recovery rec = { .runner = r, .now_ns = now_ns };
+    struct recovery rec = { .runner = r };
     enum status st = job_store_each(r->store, NULL, 0, recover_one, &rec);
 
     if (st == ST_OK)
@@ -677,6 +675,7 @@ void runner_step(struct runner *r, uint64_t now_ns, int64_t real_ms)
 {
     struct job *next;
 
+    outlook_step(r, now_ns);
     end_expired(r, real_ms);
     feed(r, now_ns);
     for (struct job *j = r->jobs; j != NULL; j = next) {

@@ -51,7 +51,6 @@ struct job {
     uint64_t last_turn;                 /* runner.turn when it was last fed */
     uint64_t version;                   /* changes with everything a watcher can see */
     char note[JOB_NOTE_BYTES];          /* why it does not go on: "no space on the disk" */
-    uint64_t since_ns, done_before;     /* when it began in this process, and what was done then: for the rate */
 };
 
 struct flight;
@@ -73,6 +72,11 @@ struct runner {
     uint64_t turn;                      /* counts feeds */
     uint64_t last_flush_ns;
     uint64_t n_answered, n_failed, n_retried, n_refused; /* lines since the start; commits that the disk refused */
+    double pace_ns, pace_lines;         /* outlook.c: time with lines under way, and lines answered in it */
+    uint64_t pace_seen_ns, pace_seen;
+    bool pace_busy;
+    uint32_t n_users;                   /* with lines to be answered, as counted lately */
+    uint64_t users_counted_ns;
 };
 
 MUST_CHECK enum status runner_init(struct runner *r, struct job_store *store, struct job_files *files, struct pool_link *link,
@@ -81,9 +85,9 @@ MUST_CHECK enum status runner_init(struct runner *r, struct job_store *store, st
 void runner_deinit(struct runner *r, uint64_t now_ns);
 
 /* Take over the jobs that the store says have not ended. */
-MUST_CHECK enum status runner_recover(struct runner *r, uint64_t now_ns);
+MUST_CHECK enum status runner_recover(struct runner *r);
 /* A new job, committed in state JOB_IN_PROGRESS.  ST_OK, ST_LIMIT (RUNNER_JOBS_MAX), ST_NOMEM. */
-MUST_CHECK enum status runner_add(struct runner *r, const struct job_row *row, uint64_t now_ns);
+MUST_CHECK enum status runner_add(struct runner *r, const struct job_row *row);
 /* NULL: it has ended, or is not there. */
 struct job *runner_find(struct runner *r, int64_t seq);
 

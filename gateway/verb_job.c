@@ -97,6 +97,16 @@ static void format_age(char *text, size_t bytes, json_int_t since)
         snprintf(text, bytes, "%" PRId64 "d", s / 86400);
 }
 
+void job_format_seconds(char *text, size_t bytes, uint64_t s)
+{
+    if (s < 120)
+        snprintf(text, bytes, "%" PRIu64 " s", s);
+    else if (s < 7200)
+        snprintf(text, bytes, "%" PRIu64 " min", (s + 30) / 60);
+    else
+        snprintf(text, bytes, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s % 3600 / 60);
+}
+
 void job_print_list(struct talk *t, const json_t *jobs, size_t n_max)
 {
     size_t i, n = json_array_size(jobs);
@@ -131,8 +141,14 @@ void job_print_progress(struct talk *t, const json_t *job)
     if (failed > 0)
         talk_print(t, ", %" PRIu64 " failed", failed);
     talk_print(t, ", %s", string_of(job, "status"));
-    if (eta > 0 && !job_has_ended(job))
-        talk_print(t, ", about %" JSON_INTEGER_FORMAT " s left", eta);
+    json_int_t ahead = json_integer_value(json_object_get(job, "lines_ahead"));
+    if (ahead > 0)
+        talk_print(t, ", %" JSON_INTEGER_FORMAT " lines of your other jobs first", ahead);
+    if (eta > 0 && !job_has_ended(job)) {
+        char left[32];
+        job_format_seconds(left, sizeof left, (uint64_t)eta);
+        talk_print(t, ", about %s left", left);
+    }
     json_int_t held = json_integer_value(json_object_get(job, "held"));
     if (held > 0 && !job_has_ended(job))
         talk_print(t, ", %" JSON_INTEGER_FORMAT " held: `release %s` runs them", held, string_of(job, "id"));

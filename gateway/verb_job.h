@@ -20,6 +20,8 @@ json_t *job_reply_json(struct talk *t, struct door_reader *r, int fd);
 
 /* A table of jobs for people; at most so many lines. */
 void job_print_list(struct talk *t, const json_t *jobs, size_t n_max);
+/* "45 s", "12 min", "3 h 5 min" */
+void job_format_seconds(char *text, size_t bytes, uint64_t s);
 /* "1,234 of 5,000 lines, 3 failed, in_progress" */
 void job_print_progress(struct talk *t, const json_t *job);
 /* The exit code that tells how a job ended; EXIT_OK while it runs. */

@@ -193,6 +193,22 @@ static json_int_t number_of(const json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
+static void print_estimate(struct talk *t, const json_t *report)
+{
+    const char *from = json_string_value(json_object_get(report, "estimated_from"));
+    json_int_t ahead = number_of(report, "lines_ahead");
+    char time[32];
+
+    job_format_seconds(time, sizeof time, (uint64_t)number_of(report, "estimated_s"));
+    if (ahead > 0)
+        talk_print(t, "%" JSON_INTEGER_FORMAT " lines of your other jobs would come first\n", ahead);
+    if (from == NULL)
+        talk_print(t, "how long it takes cannot be said: no line was answered lately, and not every line names max_tokens\n");
+    else
+        talk_print(t, "%s %s, %s\n", strcmp(from, "lines") == 0 ? "about" : "at most about", time,
+                   strcmp(from, "lines") == 0 ? "as lines went lately" : "if every answer is as long as its max_tokens");
+}
+
 /* What --check found; the exit code tells whether every line would run. */
 static void print_report(struct talk *t, const json_t *report)
 {
@@ -223,6 +239,7 @@ static void print_report(struct talk *t, const json_t *report)
                       " in the longest; nothing was submitted\n",
                    number_of(report, "lines"), number_of(report, "n_bad"), number_of(report, "n_overflow"),
                    number_of(report, "prompt_tokens"), number_of(report, "longest_prompt_tokens"));
+        print_estimate(t, report);
     }
     talk_finish(t, wrong > 0 ? EXIT_LINES_FAILED : EXIT_OK);
 }

@@ -156,6 +156,45 @@ def test_check_names_the_lines_that_would_fail():
         wait_until(lambda: rig.ssh("submit --check", lines[0]).returncode == 5, 10, "without a pool tokens cannot be counted")
 
 
+def test_how_long_it_will_take():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.add_user("bob")
+        rig.start()
+        lines = [{"prompt": "x"} for _ in range(20)]
+        text = "".join(json.dumps(x) + "\n" for x in lines)
+        report = rig.json("submit --check --json", text)
+        check_eq((report["estimated_s"], report["estimated_from"]), (None, None), "nothing is known")
+        check(b"cannot be said" in rig.ok("submit --check", text), "said in words")
+        rig.broker_args = ["--speed", "10"]   # tokens a second; a prompt of one letter has one
+        rig.stop_broker()
+        rig.start_broker()
+        wait_until(lambda: rig.ssh("models").returncode == 0, 10, "the broker is back")
+        limited = "".join(json.dumps({"prompt": "x", "max_tokens": 4, "n": 1}) + "\n" for _ in range(20))
+        report = rig.json("submit --check --json", limited)
+        check_eq((report["estimated_s"], report["estimated_from"]), (10, "tokens"), "20 lines of at most 5 tokens")
+        check_eq(rig.json("submit --check --json", text)["estimated_s"], None, "an answer without a limit")
+        check_eq(rig.json("submit --check --json --max-tokens 9", text)["estimated_s"], 20, "the option is one")
+        job = rig.submit(lines)
+        rig.ok("wait " + job)
+        report = rig.json("submit --check --json", text)
+        check_eq(report["estimated_from"], "lines", "lines were answered lately")
+        held = rig.submit([{"prompt": "!hold"} for _ in range(7)])
+        later = rig.submit([{"prompt": "!hold"} for _ in range(5)])
+        first = rig.submit([{"prompt": "!hold"} for _ in range(3)], "--priority high")
+        of_bob = rig.submit([{"prompt": "!hold"}], user="bob")
+        ahead = {j: rig.json("status --json " + j)["lines_ahead"] for j in (held, later, first)}
+        check_eq(ahead, {held: 3, later: 10, first: 0}, "lines ahead")
+        check_eq(rig.json("status --json " + of_bob, user="bob")["lines_ahead"], 0, "another's lines are not ahead: the pool is shared")
+        check(rig.json("status --json " + later)["eta_s"] >= 1, "an estimate")
+        check(b"10 lines of your other jobs first" in rig.ok("status " + later), rig.ok("status " + later))
+        check_eq(rig.json("submit --check --json", text)["lines_ahead"], 15, "of a new one")
+        rig.ok("cancel " + held)
+        rig.ssh("wait " + held)
+        check_eq(rig.json("status --json " + later)["lines_ahead"], 3, "one job less")
+        check_eq(rig.json("status --json " + held)["lines_ahead"], 0, "an ended one waits for nothing")
+
+
 def test_usage_counts_what_was_used():
     with Rig() as rig:
         rig.add_user("alice")

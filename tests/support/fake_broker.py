@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """A broker without workers, for tests of the gateway: answers at once, or as the prompt asks.
 
-usage: fake_broker.py ENDPOINT [--delay-ms N] [--log FILE]
+usage: fake_broker.py ENDPOINT [--delay-ms N] [--log FILE] [--speed TOKENS_A_SECOND]
 
   any text          echoes "echo: TEXT", one token a word
   !fail CODE        an error with this code, always
@@ -113,6 +113,8 @@ class Broker:
         elif kind == "status":
             self.send(peer, {"type": "status", "id": m["id"], "n_requests": self.n_requests, "boot": "boot-%d" % os.getpid(),
                              "pool": {"running": len(self.pending)},
+                             "workers": [{"slot": 0, "state": "ready", "model": "fake", "device": "none", "steps": 100, "step_ms_mean": 10.0,
+                                          "tokens_generated": self.args.speed, "tokens_prefilled": 0}] if self.args.speed else [],
                              "users": [{"name": u, "running": 0} for u in ("alice", "bob", "carol")]})
         elif kind == "tokenize":
             self.send(peer, {"type": "ids", "id": m["id"], "ids": [ord(c) for c in m["text"]]})
@@ -149,6 +151,7 @@ def main():
     p.add_argument("endpoint")
     p.add_argument("--delay-ms", type=float, default=0)
     p.add_argument("--log")
+    p.add_argument("--speed", type=int, default=0)
     args = p.parse_args()
     broker = Broker(args)
     print("ready", flush=True)
