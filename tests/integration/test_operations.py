@@ -2,7 +2,7 @@
 import fcntl, json, os, pty, re, shutil, sqlite3, struct, subprocess, sys, tempfile, termios, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
-from serve_rig import ROOT, WEIR, Serve, main
+from serve_rig import ROOT, WEIR, Serve, main, wait_until
 
 
 def relative_folders_are_taken_from_where_one_stands():
@@ -35,7 +35,7 @@ def on_terminal(pool, columns, *args):
 def status_fits_the_terminal_and_is_a_line_a_worker_in_a_pipe():
     name = "a-model-with-quite-a-long-name-of-its-own-Q8_0"
     with Serve(model=name + "=" + ROOT + "/tests/reference/data/tiny/tiny-llama-Q8_0.gguf", workers=2, metrics=False) as pool:
-        pool.weir("status", "--wait-ready", "20")
+        wait_until(lambda: sum(w["state"] == "ready" for w in json.loads(pool.weir("worker", "list", "--json").stdout)) == 2, 60, "both workers ready")
         pool.weir("generate", "--max-tokens", "2", "a b c")
         for columns in (60, 80, 132):
             lines = on_terminal(pool, columns, "status")
