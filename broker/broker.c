@@ -22,8 +22,9 @@
 #include "clock.h"
 #include "log.h"
 #include "notify.h"
+#include "tcp_door.h"
 
-enum { POLL_SOCKET, POLL_SIGNALS, POLL_WORKERS, POLL_ITEMS_MAX = POLL_WORKERS + 2 * WORKERS_MAX };
+enum { POLL_SOCKET, POLL_SIGNALS, POLL_TCP, POLL_ZAP, POLL_MONITOR, POLL_WORKERS, POLL_ITEMS_MAX = POLL_WORKERS + 2 * WORKERS_MAX };
 enum { DEFAULT_BYTES_PER_TOKEN = 4, DEFAULT_OUTPUT_TOKENS = 128, FAREWELL_MS = 300 };
 static const uint64_t ms_ns = 1000000;
 
@@ -77,6 +78,23 @@ static void set_models_and_workers(struct broker *b, const struct options *o)
                                                   .log_level = o->log_level_name };
 }
 
+static enum status open_tcp(struct broker *b, const struct options *o, struct error *err)
+{
+    struct curve_pair pair;
+    enum status st = curve_pair_load(o->curve_key, &pair, err);
+
+    if (st == ST_NOT_FOUND) {
+        st = curve_pair_make(o->curve_key, NULL, NULL, &pair, err);
+        if (st == ST_OK)
+            log_info("curve_key_made", "file=%s", o->curve_key);
+    }
+    if (st != ST_OK)
+        return st;
+    st = tcp_door_open(b->endpoint.context, o->tcp, &pair, o->tcp_connections_max, &b->endpoint.tcp, err);
+    curve_pair_forget(&pair);
+    return st;
+}
+
 enum status broker_new(const struct options *options, struct broker **ret_broker, struct error *err)
 {
     struct broker *b = calloc(1, sizeof(*b));
@@ -94,8 +112,8 @@ enum status broker_new(const struct options *options, struct broker **ret_broker
     st = draw_secrets(b);
     if (st == ST_OK)
         st = open_signals(b);
-    if (st == ST_OK && options->users_file != NULL)
-        st = users_load(options->users_file, &b->users, err);
+    if (st == ST_OK)
+        st = identity_open(options->users_file, &b->identity, err);
     if (st == ST_OK)
         st = requests_init(&b->requests);
     if (st == ST_OK)
@@ -106,6 +124,8 @@ enum status broker_new(const struct options *options, struct broker **ret_broker
         st = router_new(WORKERS_MAX, &b->router); /* more may be added by hand */
     if (st == ST_OK)
         st = endpoint_open(options->endpoint, options->runtime_dir, &b->endpoint, err);
+    if (st == ST_OK && options->tcp != NULL)
+        st = open_tcp(b, options, err);
     if (st == ST_OK && options->metrics_port != 0)
         st = metrics_new(options->metrics_address, options->metrics_port, &b->metrics, err);
     if (st == ST_OK) {
@@ -141,7 +161,7 @@ void broker_free(struct broker *b)
     fair_queue_free(b->queue);
     requests_deinit(&b->requests);
     keys_free(b->keys);
-    users_deinit(&b->users);
+    identity_close(&b->identity);
     if (b->signals >= 0)
         close(b->signals);
     free(b);
@@ -179,23 +199,10 @@ void broker_check(const struct broker *b)
 
 /* --- signals and stopping --------------------------------------------------------------------- */
 
-static void reload_users(struct broker *b)
+static void look_at_users(struct broker *b, bool must)
 {
-    struct users fresh;
-    struct error err;
-
-    if (b->options->users_file == NULL)
-        return;
-    if (users_load(b->options->users_file, &fresh, &err) != ST_OK) {
-        char reason[2 * ERROR_MESSAGE_BYTES];
-
-        log_error("users_not_reloaded", "reason=%s", log_quote(reason, sizeof(reason), err.message));
-        return;
-    }
-    users_deinit(&b->users);
-    b->users = fresh;
-    memset(b->uid_names, 0, sizeof(b->uid_names));
-    log_info("users_reloaded", "n=%" PRIu32, fresh.n);
+    if (identity_look(&b->identity, b->now_ns, must))
+        intake_users_changed(b);
 }
 
 static void end_all(struct broker *b, bool queued_only)
@@ -233,7 +240,7 @@ static void take_signals(struct broker *b)
 
     while (read(b->signals, &info, sizeof(info)) == sizeof(info)) {
         if (info.ssi_signo == SIGHUP)
-            reload_users(b);
+            look_at_users(b, true);
         else
             on_stop_signal(b);
     }
@@ -376,6 +383,7 @@ static void tick(struct broker *b)
     if (b->now_ns < b->tick_due_ns)
         return;
     b->tick_due_ns = b->now_ns + TICK_MS * ms_ns;
+    look_at_users(b, false);
     check_deadlines(b);
     keys_expire(b->keys, b->now_ns);
     end_sessions(b);
@@ -420,7 +428,8 @@ static void say_ready(struct broker *b)
     (void)notify_send("READY=1");
     for (uint32_t i = 0; i < b->n_models && n < sizeof(models); i++)
         n += (size_t)snprintf(models + n, sizeof(models) - n, "%s%s", i > 0 ? "," : "", b->models[i].name);
-    snprintf(line, sizeof(line), "endpoint=%.200s models=%s workers=%" PRIu32, b->options->endpoint, models, b->n_workers);
+    snprintf(line, sizeof(line), "endpoint=%.200s%s%s models=%s workers=%" PRIu32, b->options->endpoint,
+             b->endpoint.tcp != NULL ? " tcp=" : "", b->endpoint.tcp != NULL ? tcp_door_uri(b->endpoint.tcp) : "", models, b->n_workers);
     log_info("ready", "%s", line);
     if (b->options->ready_fd >= 0) {
         if (dprintf(b->options->ready_fd, "ready %s\n", line) < 0)
@@ -433,8 +442,16 @@ static void say_ready(struct broker *b)
 static int arm(struct broker *b, zmq_pollitem_t items[POLL_ITEMS_MAX], bool *ret_busy)
 {
     uint8_t slot[RING_SLOT_BYTES];
+    const struct tcp_door *tcp = b->endpoint.tcp;
     int n = POLL_WORKERS;
 
+    for (int i = POLL_TCP; i < POLL_WORKERS; i++)
+        items[i] = (zmq_pollitem_t){ .fd = -1 };
+    if (tcp != NULL) {
+        items[POLL_TCP] = (zmq_pollitem_t){ .socket = tcp_door_socket(tcp), .events = ZMQ_POLLIN };
+        items[POLL_ZAP] = (zmq_pollitem_t){ .socket = tcp_door_zap(tcp), .events = ZMQ_POLLIN };
+        items[POLL_MONITOR] = (zmq_pollitem_t){ .socket = tcp_door_monitor(tcp), .events = ZMQ_POLLIN };
+    }
     items[POLL_SOCKET] = (zmq_pollitem_t){ .socket = b->endpoint.socket, .events = ZMQ_POLLIN };
     items[POLL_SIGNALS] = (zmq_pollitem_t){ .fd = b->signals, .events = ZMQ_POLLIN };
     *ret_busy = b->requests.dirty_first != NO_REQUEST || b->more_to_dispatch;
@@ -477,6 +494,8 @@ int broker_run(struct broker *b)
     while (!time_to_leave(b)) {
         wait_for_something(b);
         take_signals(b);
+        if (b->endpoint.tcp != NULL)
+            tcp_door_serve(b->endpoint.tcp, PASS_HANDSHAKES, intake_judge_key, b, b->now_ns);
         intake_receive(b);
         take_events(b);
         for (uint32_t i = 0; i < b->n_workers; i++)

@@ -7,6 +7,8 @@
  *   death.c      a worker ended -> its requests go on elsewhere             (takeover decides)
  *   keys.c       idempotency keys: what was asked before, and its answer
  *   sessions.c   named conversations: their time and their worker
+ *   identity.c   who is who: the users file, by uid and by CURVE key
+ *   tcp_door.c   clients of other machines
  *   ending.c     the one place where requests change phase and end
  *   admin.c      workers paused, drained, added, removed by hand
  *   trace.c      where the time of requests went; report_trace.c tells it
@@ -25,6 +27,7 @@
 #include "client.h"
 #include "endpoint.h"
 #include "fair_queue.h"
+#include "identity.h"
 #include "keys.h"
 #include "metrics.h"
 #include "options.h"
@@ -34,11 +37,11 @@
 #include "store.h"
 #include "supervisor.h"
 #include "trace.h"
-#include "users.h"
 #include "wire.h"
 
 enum {
     PASS_MESSAGES = 256,      /* client messages in one pass of the loop */
+    PASS_HANDSHAKES = 64,     /* questions of libzmq about keys in one pass */
     PASS_EVENTS = 4096,       /* events of one worker in one pass */
     PASS_DISPATCHES = 64,     /* requests sent to workers in one pass */
     TICK_MS = 20,             /* the clock is looked at so often while anything is going on */
@@ -48,7 +51,6 @@ enum {
     METRICS_USERS_MAX = 200,  /* users with series of their own */
     LATE_REPLIES_MAX = 4096,  /* answers that are no request's, waiting for room in a client's queue */
     SCOPE_SECRET_BYTES = 192,
-    UID_NAMES = 64,
     TOKEN_MESSAGE_IDS_MAX = 8192,      /* ids of one token message */
     TOKEN_MESSAGE_LOGPROBS_MAX = 256,  /* ... that carries log-probabilities */
     TOKEN_MESSAGE_TEXT_MAX = 1 << 20,
@@ -66,11 +68,6 @@ struct late_reply {           /* an answer for which the client's queue had no r
     uint8_t *at;
     size_t n;
     uint64_t since_ns;
-};
-
-struct uid_name {
-    uid_t uid;
-    char name[USER_NAME_BYTES]; /* empty: not known */
 };
 
 struct totals {
@@ -98,8 +95,7 @@ struct broker {
     bool said_ready;
     bool more_to_dispatch;    /* the last pass ran out of its budget, not out of room */
 
-    struct users users;
-    struct uid_name uid_names[UID_NAMES]; /* at uid mod UID_NAMES */
+    struct identity identity; /* users, by uid and by key */
     struct accounts accounts;
     struct clients clients;
     struct requests requests;
@@ -138,6 +134,10 @@ void broker_check(const struct broker *b);
 /* --- intake.c -------------------------------------------------------------------------------- */
 
 void intake_receive(struct broker *b);
+/* Users and keys are others now: who may no longer come loses its requests. */
+void intake_users_changed(struct broker *b);
+/* May this key come in?  For the tcp door; arg is the broker. */
+bool intake_judge_key(void *arg, const uint8_t key[CURVE_KEY_BYTES]);
 
 /* --- dispatch.c ------------------------------------------------------------------------------ */
 
@@ -189,7 +189,8 @@ void admin_waits_for(const struct broker *b, uint32_t model, char ret_text[ERROR
 
 void report_hello(struct broker *b, const char *user);  /* all of these write b->out */
 void report_models(struct broker *b, struct span id);
-void report_status(struct broker *b, struct span id);
+/* only_user: NULL, or whose numbers alone are told of all users'. */
+void report_status(struct broker *b, struct span id, const char *only_user);
 void report_admin(struct broker *b, struct span id, uint32_t slot);
 
 /* --- report_trace.c -------------------------------------------------------------------------- */

@@ -22,16 +22,22 @@ static uint32_t bucket_of(const struct peer *p)
     return __builtin_bswap32(id) % CLIENT_BUCKETS;
 }
 
+static bool same_peer(const struct peer *a, const struct peer *b)
+{
+    return a->socket == b->socket && memcmp(a->id, b->id, PEER_ID_BYTES) == 0;
+}
+
 uint32_t clients_find(const struct clients *c, const struct peer *p)
 {
     uint32_t at = c->buckets[bucket_of(p)];
 
-    while (at != CLIENT_NONE && memcmp(c->list[at].peer.id, p->id, PEER_ID_BYTES) != 0)
+    while (at != CLIENT_NONE && !same_peer(&c->list[at].peer, p))
         at = c->list[at].next;
     return at;
 }
 
-enum status clients_add(struct clients *c, const struct peer *p, uid_t uid, uint64_t now_ns, uint32_t *ret_client)
+enum status clients_add(struct clients *c, const struct peer *p, uid_t uid, const uint8_t key[CURVE_KEY_BYTES],
+                        uint64_t now_ns, uint32_t *ret_client)
 {
     uint32_t at = c->free, bucket = bucket_of(p);
 
@@ -47,6 +53,7 @@ enum status clients_add(struct clients *c, const struct peer *p, uid_t uid, uint
                                    .probe = NO_REQUEST,
                                    .probe_due_ns = now_ns + CLIENT_PROBE_MS * UINT64_C(1000000),
                                    .next = c->buckets[bucket] };
+    memcpy(c->list[at].key, key, CURVE_KEY_BYTES);
     c->buckets[bucket] = at;
     c->n++;
     *ret_client = at;

@@ -14,6 +14,7 @@ enum { CLIENT_NONE = 0xFFFFFFFFu, CLIENT_BUCKETS = 2048, NO_REQUEST = 0xFFFFFFFF
 struct client {
     struct peer peer;
     uid_t uid;
+    uint8_t key[CURVE_KEY_BYTES]; /* of a peer of the tcp socket; else zeros */
     bool used;
     uint32_t n_live;
     uint32_t first, last;      /* its requests: a list through struct request */
@@ -34,7 +35,8 @@ struct clients {
 void clients_init(struct clients *c);
 uint32_t clients_find(const struct clients *c, const struct peer *p); /* CLIENT_NONE when it is not known */
 /* ST_OK, or ST_FULL.  The peer is not known yet. */
-MUST_CHECK enum status clients_add(struct clients *c, const struct peer *p, uid_t uid, uint64_t now_ns, uint32_t *ret_client);
+MUST_CHECK enum status clients_add(struct clients *c, const struct peer *p, uid_t uid, const uint8_t key[CURVE_KEY_BYTES],
+                            uint64_t now_ns, uint32_t *ret_client);
 void clients_remove(struct clients *c, uint32_t client); /* it has no live request */
 
 #endif

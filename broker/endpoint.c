@@ -19,6 +19,7 @@
 #include "limits.h"
 #include "log.h"
 #include "paths.h"
+#include "tcp_door.h"
 #include "wire.h"
 
 enum { HANDSHAKE_MS = 5000, BACKLOG = 512, PART_COUNT_MAX = 5 };
@@ -59,7 +60,7 @@ static void set_int(void *socket, int option, int value)
     assert(rc == 0); /* option and value are constants that this libzmq knows */
 }
 
-static void set_limits(void *socket)
+void endpoint_set_limits(void *socket)
 {
     int64_t bytes = FRAME_BYTES_MAX;
     int rc = zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &bytes, sizeof(bytes));
@@ -102,7 +103,7 @@ enum status endpoint_open(const char *uri, const char *runtime_dir, struct endpo
         st = system_error(err, "endpoint", "cannot make a socket for", uri);
         goto out;
     }
-    set_limits(e.socket);
+    endpoint_set_limits(e.socket);
     mode_t old = umask(0007); /* the socket is the group's: libzmq sets no mode of its own */
     int rc = zmq_bind(e.socket, uri);
     umask(old);
@@ -119,6 +120,7 @@ out:
 
 void endpoint_close(struct endpoint *e)
 {
+    tcp_door_close(e->tcp);
     if (e->socket != NULL)
         zmq_close(e->socket);
     if (e->context != NULL)
@@ -177,6 +179,20 @@ static uint32_t read_parts(void *socket, zmq_msg_t parts[PART_COUNT_MAX])
     return n;
 }
 
+/* Who sent it: on ipc the kernel's word, on tcp the key that CURVE has verified and the ZAP handler named. */
+static bool identify(zmq_msg_t *m, struct received *r)
+{
+    const char *text = zmq_msg_gets(m, r->peer.socket == ENDPOINT_TCP ? "User-Id" : "Peer-Address");
+
+    if (text == NULL)
+        return false;
+    if (r->peer.socket != ENDPOINT_TCP)
+        return endpoint_uid_of_address(text, &r->uid) == ST_OK;
+    r->by_key = true;
+    r->uid = NO_UID;
+    return curve_key_parse(span_str(text), r->key) == ST_OK;
+}
+
 /* parts[0] is the id; then an empty delimiter or not; then signature and body. */
 static void check_parts(zmq_msg_t *parts, uint32_t n, struct received *r)
 {
@@ -205,22 +221,33 @@ static void check_parts(zmq_msg_t *parts, uint32_t n, struct received *r)
         error_set(&r->problem, ERR_MALFORMED_MESSAGE, "", "the first frame is not WEIR and a version byte");
     if (st != ST_OK)
         return;
-    const char *address = zmq_msg_gets(&parts[at + 1], "Peer-Address");
-    if (address == NULL || endpoint_uid_of_address(address, &r->uid) != ST_OK) {
+    if (!identify(&parts[at + 1], r)) {
         error_set(&r->problem, ERR_PERMISSION_DENIED, "", "this connection has no credentials");
         return;
     }
     zmq_msg_move(&r->body, &parts[at + 1]);
 }
 
+static void *socket_of(const struct endpoint *e, uint8_t which)
+{
+    return which == ENDPOINT_TCP ? tcp_door_socket(e->tcp) : e->socket;
+}
+
 enum status endpoint_receive(struct endpoint *e, struct received *ret_received)
 {
     zmq_msg_t parts[PART_COUNT_MAX];
-    uint32_t n = read_parts(e->socket, parts);
+    uint8_t which = e->tcp_first ? ENDPOINT_TCP : ENDPOINT_IPC;
+    uint32_t n = read_parts(socket_of(e, which), parts);
 
+    if (n == 0 && e->tcp != NULL) {
+        which = which == ENDPOINT_TCP ? ENDPOINT_IPC : ENDPOINT_TCP;
+        n = read_parts(socket_of(e, which), parts);
+    }
     if (n == 0)
         return errno == EAGAIN ? ST_AGAIN : ST_SYSTEM;
+    e->tcp_first = e->tcp != NULL && which == ENDPOINT_IPC; /* in turn: neither side can keep the other out */
     memset(ret_received, 0, sizeof(*ret_received));
+    ret_received->peer.socket = which;
     zmq_msg_init(&ret_received->body);
     check_parts(parts, n, ret_received);
     for (uint32_t i = 0; i < n && i < PART_COUNT_MAX; i++)
@@ -250,14 +277,16 @@ static int send_part(void *socket, const void *at, size_t n, int flags)
 
 enum status endpoint_send(struct endpoint *e, const struct peer *to, struct span body)
 {
-    if (send_part(e->socket, to->id, PEER_ID_BYTES, ZMQ_SNDMORE) < 0)
+    void *socket = socket_of(e, to->socket);
+
+    if (send_part(socket, to->id, PEER_ID_BYTES, ZMQ_SNDMORE) < 0)
         return errno == EAGAIN ? ST_AGAIN : ST_GONE;
     /* The first frame chose the pipe and found room; if it breaks now, libzmq drops the rest without an error. */
-    if (to->delimiter && send_part(e->socket, "", 0, ZMQ_SNDMORE) < 0)
+    if (to->delimiter && send_part(socket, "", 0, ZMQ_SNDMORE) < 0)
         return ST_GONE;
-    if (send_part(e->socket, WIRE_SIGNATURE, WIRE_SIGNATURE_BYTES, ZMQ_SNDMORE) < 0)
+    if (send_part(socket, WIRE_SIGNATURE, WIRE_SIGNATURE_BYTES, ZMQ_SNDMORE) < 0)
         return ST_GONE;
-    if (send_part(e->socket, body.at, body.n, 0) < 0)
+    if (send_part(socket, body.at, body.n, 0) < 0)
         return ST_GONE;
     return ST_OK;
 }

@@ -1,4 +1,5 @@
-/* endpoint.h - the broker's ZeroMQ socket: a ROUTER on ipc://, with every limit set, and who is at the other end.
+/* endpoint.h - the broker's ZeroMQ sockets: a ROUTER on ipc://, with every limit set, and who is at the other end; and, where
+ * asked for, a second ROUTER on tcp:// with CURVE (tcp_door.h).  CURVE is a property of a socket, so there have to be two.
  *
  * libzmq would steal a bound ipc path without a word, so the folder is private, and a lock file beside the socket is held while it
  * is bound: a second broker of the same folder is refused.
@@ -19,25 +20,36 @@
 
 #include <zmq.h>
 
+#include "curve_key.h"
 #include "error.h"
 #include "span.h"
 #include "status.h"
 
+enum { ENDPOINT_IPC, ENDPOINT_TCP, ENDPOINT_SOCKETS };
 enum { PEER_ID_BYTES = 5, ENDPOINT_SEND_MESSAGES_MAX = 1000, ENDPOINT_RECEIVE_MESSAGES_MAX = 64, ENDPOINT_LINGER_MS = 500 };
+
+struct tcp_door; /* tcp_door.h */
 
 struct peer {
     uint8_t id[PEER_ID_BYTES];
+    uint8_t socket;    /* ENDPOINT_IPC or ENDPOINT_TCP: each has ids of its own */
     bool delimiter;    /* it sends an empty frame first (a REQ socket) and gets one back */
 };
+
+#define NO_UID ((uid_t)-1) /* nobody's; setuid() and chown() take it for "none", too */
 
 struct endpoint {
     void *context, *socket;
     int lock;          /* descriptor of the lock file */
+    struct tcp_door *tcp; /* NULL: nobody may come by tcp.  Owned */
+    bool tcp_first;    /* whose turn it is to be received from */
 };
 
 struct received {
     struct peer peer;
-    uid_t uid;
+    uid_t uid;         /* of ipc; NO_UID of tcp */
+    bool by_key;       /* it came by tcp: who it is, is this public key */
+    uint8_t key[CURVE_KEY_BYTES];
     bool answerable;   /* false: of a peer with an id of its own choice; there is nobody to tell */
     struct error problem; /* code ERR_NONE: the frames are right and body holds the map */
     zmq_msg_t body;    /* to be closed with received_deinit() */
@@ -45,6 +57,9 @@ struct received {
 
 /* uri is ipc:///path.  Makes runtime_dir (0750) if it is missing.  ST_OK; ST_INVALID, ST_SYSTEM with *err set. */
 MUST_CHECK enum status endpoint_open(const char *uri, const char *runtime_dir, struct endpoint *ret_endpoint, struct error *err);
+
+/* Limits of a client-facing ROUTER: message and queue sizes, handshake time, linger. */
+void endpoint_set_limits(void *socket);
 
 /* Replies still queued have ENDPOINT_LINGER_MS to leave; then the lock is given up.  NULL fields are fine. */
 void endpoint_close(struct endpoint *e);

@@ -20,7 +20,8 @@ _Static_assert(SCOPE_SECRET_BYTES >= XXH3_SECRET_SIZE_MIN, "the key of the scope
 
 struct sender {               /* of the message at hand */
     struct peer peer;
-    uid_t uid;
+    uid_t uid;                /* NO_UID: it came by tcp, and is whoever its key is */
+    uint8_t key[CURVE_KEY_BYTES]; /* zeros on ipc */
     char user[USER_NAME_BYTES];
 };
 
@@ -72,7 +73,7 @@ static bool find_account(struct broker *b, const struct sender *from, struct spa
         for (uint32_t i = 0; i < o->n_front_ends; i++)
             front_end = front_end || o->front_ends[i] == from->uid;
         if (!front_end) {
-            error_set(&a->error, ERR_PERMISSION_DENIED, "on_behalf_of", "uid %u is no front end", (unsigned)from->uid);
+            error_set(&a->error, ERR_PERMISSION_DENIED, "on_behalf_of", "%s is no front end", from->user);
             return false;
         }
         snprintf(name, sizeof(name), "%.*s", (int)(on_behalf_of.n < sizeof(name) ? on_behalf_of.n : 0),
@@ -82,7 +83,7 @@ static bool find_account(struct broker *b, const struct sender *from, struct spa
             return false;
         }
     }
-    const struct user *user = users_by_name(&b->users, name);
+    const struct user *user = users_by_name(&b->identity.users, name);
     if (user != NULL && user->disabled) {
         error_set(&a->error, ERR_PERMISSION_DENIED, "", "user %s is disabled", name);
         return false;
@@ -100,7 +101,7 @@ static bool find_account(struct broker *b, const struct sender *from, struct spa
 static bool within_limits(const struct broker *b, const struct admission *a, struct error *err)
 {
     const struct account *account = &b->accounts.list[a->account];
-    const struct user *user = users_by_name(&b->users, account->name);
+    const struct user *user = users_by_name(&b->identity.users, account->name);
     uint64_t user_max = USER_REQUESTS_MAX;
 
     if (user != NULL && user->max_queued > 0 && user->max_queued + account->n_running < user_max)
@@ -129,7 +130,7 @@ static bool find_client(struct broker *b, const struct sender *from, struct span
         error_set(&a->error, ERR_DUPLICATE_ID, "id", "a request of this id is under way on this connection");
         return false;
     }
-    if (a->client == CLIENT_NONE && clients_add(&b->clients, &from->peer, from->uid, b->now_ns, &a->client) != ST_OK) {
+    if (a->client == CLIENT_NONE && clients_add(&b->clients, &from->peer, from->uid, from->key, b->now_ns, &a->client) != ST_OK) {
         error_set(&a->error, ERR_BUSY, "", "%d connections have requests under way, the limit", CLIENTS_MAX);
         a->retry_after_ms = ending_retry_after_ms(b);
         return false;
@@ -544,7 +545,7 @@ static void on_models(struct broker *b, const struct sender *from, const struct 
 
 static void on_status(struct broker *b, const struct sender *from, const struct wire_message *m)
 {
-    report_status(b, m->id);
+    report_status(b, m->id, from->uid == NO_UID ? from->user : NULL);
     if (!b->out.failed)
         delivery_reply(b, &from->peer);
 }
@@ -578,7 +579,10 @@ static void on_admin(struct broker *b, const struct sender *from, const struct w
     uint32_t slot;
 
     if (!admin_allowed(from->uid)) {
-        error_set(&e, ERR_PERMISSION_DENIED, "", "uid %u is neither root nor the broker's", (unsigned)from->uid);
+        if (from->uid == NO_UID)
+            error_set(&e, ERR_PERMISSION_DENIED, "", "orders are taken on the pool's own machine only");
+        else
+            error_set(&e, ERR_PERMISSION_DENIED, "", "uid %u is neither root nor the broker's", (unsigned)from->uid);
         refuse(b, from, m->id, 0, &e);
     } else if (admin_order(b, &m->admin, &slot, &e) != ST_OK) {
         refuse(b, from, m->id, 0, &e);
@@ -604,29 +608,38 @@ static void check_owner(struct broker *b, const struct sender *from)
 {
     uint32_t client = clients_find(&b->clients, &from->peer);
 
-    if (client != CLIENT_NONE && b->clients.list[client].uid != from->uid)
+    if (client != CLIENT_NONE && (b->clients.list[client].uid != from->uid ||
+                                  memcmp(b->clients.list[client].key, from->key, sizeof(from->key)) != 0))
         ending_client_gone(b, client);
 }
 
-/* Asking the system for an account's name may read files: remembered until the users file is read again. */
-static void name_of_uid(struct broker *b, uid_t uid, char ret_name[USER_NAME_BYTES])
+/* Who sent it.  False: the key was somebody's when the connection was made, and is nobody's now. */
+static bool name_sender(struct broker *b, const struct received *r, struct sender *from)
 {
-    struct uid_name *known = &b->uid_names[uid % UID_NAMES];
-
-    if (known->name[0] == '\0' || known->uid != uid) {
-        users_name_of_uid(&b->users, uid, known->name);
-        known->uid = uid;
+    *from = (struct sender){ .peer = r->peer, .uid = r->uid };
+    if (!r->by_key) {
+        identity_of_uid(&b->identity, r->uid, from->user);
+        return true;
     }
-    memcpy(ret_name, known->name, USER_NAME_BYTES);
+    const struct user *user = identity_of_key(&b->identity, r->key);
+    memcpy(from->key, r->key, sizeof(from->key));
+    if (user != NULL)
+        memcpy(from->user, user->name, sizeof(from->user));
+    return user != NULL;
 }
 
 static void handle(struct broker *b, struct received *received)
 {
-    struct sender from = { .peer = received->peer, .uid = received->uid };
+    struct sender from;
     struct wire_message m;
     struct error error = { 0 };
 
-    name_of_uid(b, from.uid, from.user);
+    if (!name_sender(b, received, &from)) {
+        error_set(&error, ERR_PERMISSION_DENIED, "", "the key of this connection has been removed");
+        b->totals.errors[error.code]++;
+        delivery_error(b, &from.peer, (struct span){ 0 }, &error, 0);
+        return;
+    }
     check_owner(b, &from);
     enum status st = wire_decode_request(received_body(received), &m, &error);
     if (st != ST_OK) {
@@ -635,7 +648,7 @@ static void handle(struct broker *b, struct received *received)
         return;
     }
     assert(m.type > WIRE_INVALID && m.type <= WIRE_TRACE);
-    const struct user *user = users_by_name(&b->users, from.user);
+    const struct user *user = users_by_name(&b->identity.users, from.user);
     if (dispatch[m.type].needs_enabled_user && user != NULL && user->disabled) {
         error_set(&error, ERR_PERMISSION_DENIED, "", "user %s is disabled", from.user);
         refuse(b, &from, m.id, 0, &error);
@@ -643,6 +656,28 @@ static void handle(struct broker *b, struct received *received)
         dispatch[m.type].handle(b, &from, &m);
     }
     wire_message_deinit(&m);
+}
+
+bool intake_judge_key(void *arg, const uint8_t key[CURVE_KEY_BYTES])
+{
+    const struct broker *b = arg;
+
+    return identity_of_key(&b->identity, key) != NULL;
+}
+
+void intake_users_changed(struct broker *b)
+{
+    struct error e;
+
+    error_set(&e, ERR_PERMISSION_DENIED, "", "the key of this connection has been removed");
+    for (uint32_t i = 0; i < REQUESTS_MAX; i++) {
+        const struct request *r = &b->requests.list[i];
+        const struct client *c = r->phase != REQUEST_FREE && r->client != CLIENT_NONE ? &b->clients.list[r->client] : NULL;
+
+        if (c == NULL || c->uid != NO_UID || r->end != END_NONE || identity_of_key(&b->identity, c->key) != NULL)
+            continue;
+        ending_error(b, i, &e, 0);
+    }
 }
 
 void intake_receive(struct broker *b)

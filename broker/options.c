@@ -11,6 +11,7 @@
 
 #include "machine.h"
 #include "partition.h"
+#include "tcp_door.h"
 
 const struct config_key options_keys[] = {
     { .name = "model", .type = CONFIG_LIST, .value = "[NAME=]FILE",
@@ -28,6 +29,11 @@ const struct config_key options_keys[] = {
               "memory, at most 2 GiB" },
     { .name = "runtime-dir", .type = CONFIG_STRING, .value = "DIR", .help = "folder of the socket and its lock" },
     { .name = "endpoint", .type = CONFIG_STRING, .value = "ENDPOINT", .help = "default: ipc://RUNTIME-DIR/broker.sock" },
+    { .name = "tcp", .type = CONFIG_STRING, .value = "ENDPOINT",
+      .help = "also serve clients of other machines, at tcp://ADDRESS:PORT, with CURVE; `weir key` makes their keys" },
+    { .name = "curve-key", .type = CONFIG_STRING, .value = "FILE", .help = "key pair of this broker for --tcp; made when it is missing" },
+    { .name = "tcp-connections-max", .type = CONFIG_U64, .fallback = "1024", .value = "N", .min = 1, .max = 65536,
+      .help = "tcp connections at once, handshakes included" },
     { .name = "worker-program", .type = CONFIG_STRING, .value = "FILE", .help = "default: weir-worker beside this program" },
     { .name = "users-file", .type = CONFIG_STRING, .value = "FILE", .help = "who is who; read again on SIGHUP" },
     { .name = "front-end-uid", .type = CONFIG_LIST, .value = "UID",
@@ -251,7 +257,7 @@ static enum status read_endpoint(struct options *o, struct error *err)
     else
         n = (size_t)snprintf(o->endpoint, sizeof(o->endpoint), "%s", endpoint);
     if (strncmp(o->endpoint, "tcp://", 6) == 0)
-        return invalid(err, "endpoint", "%s: tcp needs CURVE keys, which this build cannot check; use ipc://", o->endpoint);
+        return invalid(err, "endpoint", "%s: tcp without CURVE is not served; use --tcp, and ipc:// here", o->endpoint);
     if (strncmp(o->endpoint, "ipc:///", 7) != 0)
         return invalid(err, "endpoint", "\"%s\" is not ipc:// with an absolute path", o->endpoint);
     if (n - 6 > PATHS_SOCKET_BYTES_MAX) {
@@ -260,6 +266,20 @@ static enum status read_endpoint(struct options *o, struct error *err)
         return ST_INVALID;
     }
     return ST_OK;
+}
+
+static enum status read_tcp(struct options *o, struct error *err)
+{
+    o->tcp = config_string(o->config, "tcp");
+    o->curve_key = config_string(o->config, "curve-key");
+    o->tcp_connections_max = (uint32_t)config_u64(o->config, "tcp-connections-max");
+    if (o->tcp == NULL)
+        return ST_OK;
+    if (o->curve_key == NULL)
+        return invalid(err, "tcp", "%s: tcp is served with CURVE only, and that needs --curve-key FILE", o->tcp);
+    if (o->users_file == NULL)
+        return invalid(err, "tcp", "%s: nobody could come in without --users-file FILE, which holds the keys", o->tcp);
+    return tcp_door_check_uri(o->tcp, err);
 }
 
 static enum status read_all(struct options *o, struct error *err)
@@ -293,6 +313,8 @@ static enum status read_all(struct options *o, struct error *err)
         st = find_worker_program(o, err);
     if (st == ST_OK)
         st = read_endpoint(o, err);
+    if (st == ST_OK)
+        st = read_tcp(o, err);
     return st;
 }
 

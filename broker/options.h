@@ -34,6 +34,9 @@ struct options {
     uint64_t user_running_max;           /* 0: none but REQUESTS_MAX */
     uid_t front_ends[FRONT_ENDS_MAX];
     uint32_t n_front_ends;
+    const char *tcp;                     /* tcp://ADDRESS:PORT; NULL: nobody may come by tcp */
+    const char *curve_key;               /* file of our key pair */
+    uint32_t tcp_connections_max;
     const char *users_file;              /* NULL: none */
     bool self_check;                     /* verify every table in every pass of the loop */
     const char *metrics_address;

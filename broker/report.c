@@ -180,12 +180,14 @@ static void put_queues(const struct broker *b, struct wire_buffer *o)
     wire_end(o);
 }
 
-static void put_users(const struct broker *b, struct wire_buffer *o)
+static void put_users(const struct broker *b, struct wire_buffer *o, const char *only_user)
 {
     wire_array_begin(o, "users");
     for (uint32_t i = 0; i < b->accounts.n; i++) {
         const struct account *a = &b->accounts.list[i];
 
+        if (only_user != NULL && strcmp(a->name, only_user) != 0)
+            continue;
         wire_map_begin(o, NULL);
         wire_put_str(o, "name", span_str(a->name));
         wire_put_u64(o, "queued", a->n_live > a->n_running ? a->n_live - a->n_running : 0);
@@ -242,7 +244,7 @@ void report_admin(struct broker *b, struct span id, uint32_t slot)
     wire_end(o);
 }
 
-void report_status(struct broker *b, struct span id)
+void report_status(struct broker *b, struct span id, const char *only_user)
 {
     static const char *const states[] = { [BROKER_RUNNING] = "running", [BROKER_DRAINING] = "draining", [BROKER_STOPPING] = "stopping" };
     struct wire_buffer *o = &b->out;
@@ -261,6 +263,6 @@ void report_status(struct broker *b, struct span id)
             put_worker(b, o, &b->workers[i]);
     wire_end(o);
     put_queues(b, o);
-    put_users(b, o);
+    put_users(b, o, only_user);
     wire_end(o);
 }

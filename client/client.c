@@ -181,7 +181,9 @@ static bool connection_make(struct weir_client *c, struct weir_error *err)
     zmq_setsockopt(c->socket, ZMQ_RECONNECT_IVL, &(int){50}, sizeof(int));
     zmq_setsockopt(c->socket, ZMQ_RECONNECT_IVL_MAX, &(int){500}, sizeof(int));
     snprintf(monitor, sizeof(monitor), "inproc://monitor-%u", c->sockets_made++);
-    if (zmq_socket_monitor(c->socket, monitor, ZMQ_EVENT_DISCONNECTED) != 0 ||
+    if (c->curve && !client_set_keys(c))
+        goto failed;
+    if (zmq_socket_monitor(c->socket, monitor, c->curve ? CLIENT_MONITOR_TCP : CLIENT_MONITOR_IPC) != 0 ||
         zmq_connect(c->monitor, monitor) != 0)
         goto failed;
     if (zmq_connect(c->socket, c->endpoint) != 0) {
@@ -297,17 +299,6 @@ static int drain(struct weir_client *c, uint32_t budget, struct weir_error *err)
     return result;
 }
 
-/* Has the connection been closed?  Every event the monitor is asked for says so. */
-static bool closed(struct weir_client *c)
-{
-    bool any = false;
-    char event[256];
-
-    while (zmq_recv(c->monitor, event, sizeof(event), ZMQ_DONTWAIT) >= 0)
-        any = true;
-    return any;
-}
-
 static bool over(uint64_t since_ns, uint64_t now_ns, uint32_t limit_ms)
 {
     return now_ns > since_ns && now_ns - since_ns >= limit_ms * 1000000ull;
@@ -315,7 +306,7 @@ static bool over(uint64_t since_ns, uint64_t now_ns, uint32_t limit_ms)
 
 static void process(struct weir_client *c)
 {
-    struct weir_error why;
+    struct weir_error why, how;
     uint64_t ignored, now = clock_now_ns();
     ssize_t n = read(c->wake, &ignored, sizeof(ignored));
 
@@ -325,10 +316,10 @@ static void process(struct weir_client *c)
     if (c->state == CLIENT_DOWN)
         return;
 
-    bool gone = closed(c); /* asked first: what was sent before it closed is in the socket by now */
+    bool gone = client_look_closed(c, &how); /* asked first: what was sent before it closed is in the socket by now */
     int result = drain(c, gone ? UINT32_MAX : MESSAGES_AT_ONCE, &why);
     if (result == WEIR_AGAIN && gone) {
-        weir_error_format(&why, ERR_UNREACHABLE, "", "the broker at %s closed the connection", c->endpoint);
+        why = how;
         result = WEIR_FAILED;
     } else if (result == WEIR_AGAIN && c->state == CLIENT_READY && c->n_open > 0 &&
                over(c->heard_ns, now, c->silence_timeout_ms)) {
@@ -477,7 +468,9 @@ static int set_options(struct weir_client *c, const struct weir_options *o, stru
                           in_flight, CLIENT_IN_FLIGHT_MAX);
         return WEIR_FAILED;
     }
-    return table_init(c, in_flight) == WEIR_OK ? set_endpoint(c, o->endpoint, err) : WEIR_FAILED;
+    if (table_init(c, in_flight) != WEIR_OK || set_endpoint(c, o->endpoint, err) != WEIR_OK)
+        return WEIR_FAILED;
+    return client_find_keys(c, o, err);
 }
 
 static void client_free(struct weir_client *c)
@@ -490,6 +483,7 @@ static void client_free(struct weir_client *c)
         close(c->epoll);
     if (c->wake >= 0)
         close(c->wake);
+    curve_pair_forget(&c->pair);
     wire_buffer_deinit(&c->out);
     free(c->text);
     free(c->requests);

@@ -16,6 +16,9 @@
 #ifndef CLIENT_H
 #define CLIENT_H
 
+#include <zmq.h>
+
+#include "curve_key.h"
 #include "error.h"
 #include "span.h"
 #include "weir.h"
@@ -38,6 +41,8 @@ struct weir_client {
     void *context, *socket, *monitor; /* socket and monitor are NULL while DOWN */
     int epoll, wake;
     char endpoint[CLIENT_ENDPOINT_BYTES], name[64], boot[CLIENT_BOOT_BYTES];
+    bool curve;                /* a tcp endpoint: pair is who we are, and whom we expect */
+    struct curve_pair pair;
     uint32_t connect_timeout_ms, silence_timeout_ms;
     uint32_t sockets_made;     /* names the monitors */
 
@@ -76,6 +81,16 @@ int client_wait_ready(struct weir_client *c, struct weir_error *err);
 int client_take_slot(struct weir_client *c, weir_callback *callback, void *arg, struct open_request **ret_request,
                      char id[CLIENT_ID_DIGITS], struct weir_error *err);
 void client_free_slot(struct weir_client *c, struct open_request *r);
+
+/* curve.c: keys for c->endpoint, from the options or the environment.  WEIR_OK, or WEIR_FAILED with *err. */
+int client_find_keys(struct weir_client *c, const struct weir_options *o, struct weir_error *err);
+/* Give them to a socket that is not connected yet.  False: this libzmq cannot. */
+bool client_set_keys(const struct weir_client *c);
+/* What the monitor has to say: false as long as the connection is there, else *ret_why. */
+bool client_look_closed(struct weir_client *c, struct weir_error *ret_why);
+enum { CLIENT_MONITOR_IPC = ZMQ_EVENT_DISCONNECTED,
+       CLIENT_MONITOR_TCP = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                            ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH };
 
 /* dispatch.c: one message of the broker.  WEIR_OK; WEIR_FAILED with *err when the connection is of no use any more. */
 int client_dispatch(struct weir_client *c, struct span body, struct weir_error *err);

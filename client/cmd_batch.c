@@ -82,9 +82,7 @@ size_t batch_flags(struct flag *ret_flags)
                                    0,       0};
     ret_flags[n++] =
         (struct flag){"quiet", 'q', FLAG_SWITCH, &options.quiet, NULL, "no progress, no sum", 0, 0};
-    ret_flags[n] = command_connect_flag;
-    ret_flags[n++].to = &options.connect;
-    return n;
+    return n + command_connect_flags(ret_flags + n, &options.connect);
 }
 
 static struct job *job_new(struct batch *b)

@@ -43,9 +43,7 @@ size_t chat_flags(struct flag *ret_flags)
                                    "chatml, llama3, gemma, ... (default: the model's)",
                                    0,
                                    0};
-    ret_flags[n] = command_connect_flag;
-    ret_flags[n++].to = &options.connect;
-    return n;
+    return n + command_connect_flags(ret_flags + n, &options.connect);
 }
 
 /* --- one turn ---------------------------------------------------------------------------------- */

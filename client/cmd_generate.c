@@ -50,9 +50,7 @@ size_t generate_flags(struct flag *ret_flags)
 
     memcpy(ret_flags + n, own, sizeof(own));
     n += sizeof(own) / sizeof(own[0]);
-    ret_flags[n] = command_connect_flag;
-    ret_flags[n++].to = &options.connect;
-    return n;
+    return n + command_connect_flags(ret_flags + n, &options.connect);
 }
 
 static void on_event(const struct weir_event *e, void *arg)

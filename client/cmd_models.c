@@ -15,9 +15,7 @@ size_t pool_flags(struct flag *ret_flags)
 {
     ret_flags[0] =
         (struct flag){"json", 0, FLAG_SWITCH, &options.json, NULL, "print the broker's answer as JSON", 0, 0};
-    ret_flags[1] = command_connect_flag;
-    ret_flags[1].to = &options.connect;
-    return 2;
+    return 1 + command_connect_flags(ret_flags + 1, &options.connect);
 }
 
 static void print_text(const json_t *model, const char *key)

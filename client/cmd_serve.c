@@ -69,6 +69,10 @@ static const struct config_key keys[] = {
      .type = CONFIG_LIST,
      .value = "ADDRESS",
      .help = "of the ssh gateway (default: all)"},
+    {.name = "tcp",
+     .type = CONFIG_STRING,
+     .value = "ENDPOINT",
+     .help = "also serve clients of other machines at tcp://ADDRESS:PORT, with CURVE (`weir key`)"},
     {.name = "metrics-port",
      .type = CONFIG_U64,
      .value = "PORT",
@@ -94,7 +98,8 @@ enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
 struct server {
     struct config *config;
     struct serve_child broker, gateway;
-    char state_dir[PATHS_BYTES], runtime_dir[PATHS_BYTES], users_file[PATHS_BYTES + 8];
+    char state_dir[PATHS_BYTES], runtime_dir[PATHS_BYTES], users_file[PATHS_BYTES + 8],
+        curve_key[PATHS_BYTES + 16];
     int signals;
     bool with_ssh, announced, on_terminal;
     enum exit_code code;
@@ -139,6 +144,8 @@ static void prepare_children(struct server *s)
     pass_text(&s->broker, c, "log-level", "--log-level");
     serve_child_add(&s->broker, "--runtime-dir", s->runtime_dir);
     serve_child_add(&s->broker, "--users-file", s->users_file);
+    pass_text(&s->broker, c, "tcp", "--tcp");
+    serve_child_add(&s->broker, "--curve-key", s->curve_key);
 
     serve_child_init(&s->gateway, "weir-gateway");
     serve_child_add_number(&s->gateway, "--ssh-port", config_u64(c, "ssh-port"));
@@ -177,6 +184,7 @@ static bool find_places(struct server *s)
     if (st != ST_OK)
         return command_usage("serve", "%s", err.message), false;
     snprintf(s->users_file, sizeof(s->users_file), "%s/users", s->state_dir);
+    snprintf(s->curve_key, sizeof(s->curve_key), "%s/curve.key", s->state_dir);
     return true;
 }
 
@@ -353,6 +361,7 @@ static int open_signals(void)
 static enum exit_code serve(struct server *s)
 {
     const char *const *models;
+    struct error err;
     static const char *const lists[] = { "model", "device", "listen" };
 
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
@@ -368,6 +377,8 @@ static enum exit_code serve(struct server *s)
         return EXIT_USAGE;
     if (s->with_ssh && !port_is_free(s->config))
         return EXIT_FAILED;
+    if (config_string(s->config, "tcp") != NULL && paths_make_private(s->state_dir, 0750, &err) != ST_OK)
+        return command_usage("serve", "%s", err.message);
     prepare_children(s);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     s->signals = open_signals();

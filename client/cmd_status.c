@@ -35,9 +35,7 @@ size_t status_flags(struct flag *ret_flags)
                       "wait until a worker is ready, at most so long; exit code 3 or 4 if none is",
                       0,
                       0};
-    ret_flags[n] = command_connect_flag;
-    ret_flags[n++].to = &options.connect;
-    return n;
+    return n + command_connect_flags(ret_flags + n, &options.connect);
 }
 
 /* --- asking ------------------------------------------------------------------------------------ */

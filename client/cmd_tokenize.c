@@ -18,9 +18,7 @@ size_t tokenize_flags(struct flag *ret_flags)
         "special", 0, FLAG_SWITCH, &options.special, NULL, "read special tokens in the text as such", 0, 0};
     ret_flags[n++] = (struct flag){
         "model", 0, FLAG_TEXT, &options.model, "NAME", "whose tokenizer (default: the first)", 0, 0};
-    ret_flags[n] = command_connect_flag;
-    ret_flags[n++].to = &options.connect;
-    return n;
+    return n + command_connect_flags(ret_flags + n, &options.connect);
 }
 
 static enum exit_code print_ids(const int32_t *ids, size_t n)

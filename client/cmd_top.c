@@ -35,9 +35,7 @@ size_t top_flags(struct flag *ret_flags)
         "once", '1', FLAG_SWITCH, &options.once, NULL, "print one page and leave, as in a pipe", 0, 0};
     ret_flags[n++] =
         (struct flag){"no-color", 0, FLAG_SWITCH, &options.no_color, NULL, "no colours (or set NO_COLOR)", 0, 0};
-    ret_flags[n] = command_connect_flag;
-    ret_flags[n++].to = &options.connect;
-    return n;
+    return n + command_connect_flags(ret_flags + n, &options.connect);
 }
 
 struct top {

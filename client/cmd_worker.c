@@ -28,9 +28,7 @@ size_t worker_flags(struct flag *ret_flags)
     size_t n = sizeof(own) / sizeof(own[0]);
 
     memcpy(ret_flags, own, sizeof(own));
-    ret_flags[n] = command_connect_flag;
-    ret_flags[n++].to = &options.connect;
-    return n;
+    return n + command_connect_flags(ret_flags + n, &options.connect);
 }
 
 /* --- what there is ----------------------------------------------------------------------------- */

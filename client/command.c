@@ -140,10 +140,38 @@ enum exit_code command_text(const char *verb, const char *arg, char **ret_text, 
 
 /* --- the broker -------------------------------------------------------------------------------- */
 
-const struct flag command_connect_flag = {.name = "connect",
-                                          .kind = FLAG_TEXT,
-                                          .value = "ENDPOINT",
-                                          .help = "the broker (default: WEIR_CONNECT, else the local pool)"};
+static const char *key_file, *server_key;
+
+size_t command_connect_flags(struct flag *ret_flags, const char **connect)
+{
+    ret_flags[0] =
+        (struct flag){"connect", 0,          FLAG_TEXT,
+                      connect,   "ENDPOINT", "the broker (default: WEIR_CONNECT, else the local pool)",
+                      0,         0};
+    ret_flags[1] = (struct flag){
+        "key",     0,      FLAG_TEXT,
+        &key_file, "FILE", "for tcp://: who you are, a file of `weir key new` (default: WEIR_KEY)",
+        0,         0};
+    ret_flags[2] = (struct flag){
+        "server-key",
+        0,
+        FLAG_TEXT,
+        &server_key,
+        "KEY",
+        "for tcp://: the broker's public key (default: WEIR_SERVER_KEY, else that in the key file)",
+        0,
+        0};
+    return 3;
+}
+
+static int open_pool(struct weir_client **ret_client, const char *connect, const char *name,
+                     struct weir_error *err)
+{
+    return weir_open(ret_client,
+                     &(struct weir_options){
+                         .endpoint = connect, .name = name, .key_file = key_file, .server_key = server_key},
+                     err);
+}
 
 enum exit_code command_open(const char *verb, const char *connect, struct weir_client **ret_client)
 {
@@ -151,7 +179,7 @@ enum exit_code command_open(const char *verb, const char *connect, struct weir_c
     char name[48];
 
     snprintf(name, sizeof(name), "weir %s", verb);
-    if (weir_open(ret_client, &(struct weir_options){.endpoint = connect, .name = name}, &err) == WEIR_OK)
+    if (open_pool(ret_client, connect, name, &err) == WEIR_OK)
         return EXIT_DONE;
     return command_error(verb, &err);
 }
@@ -220,8 +248,7 @@ json_t *command_status(const char *connect, struct weir_error *err)
     char *text = NULL;
     json_t *status = NULL;
 
-    if (weir_open(&c, &(struct weir_options){.endpoint = connect, .name = "weir status"}, err) !=
-        WEIR_OK)
+    if (open_pool(&c, connect, "weir status", err) != WEIR_OK)
         return NULL;
     if (weir_query_wait(c, WEIR_QUERY_STATUS, &text, err) == WEIR_OK) {
         status = json_loads(text, 0, NULL);

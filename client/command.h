@@ -80,7 +80,8 @@ struct request_flags {
     bool raw, ignore_eos, logprobs, json;
 };
 
-extern const struct flag command_connect_flag; /* to: a const char *, set by the verb */
+/* --connect, --key and --server-key: which broker, and as whom.  Gives 3. */
+size_t command_connect_flags(struct flag *ret_flags, const char **connect);
 size_t request_flags_sampling(struct request_flags *f, struct flag *ret_flags);
 /* Fill *r (which borrows f).  EXIT_DONE or EXIT_USAGE after having said why. */
 enum exit_code request_flags_apply(const struct request_flags *f, const char *verb, struct weir_request *r);

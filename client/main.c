@@ -51,6 +51,16 @@ const struct verb verbs[] = {
      "  stream    from the last token until the end was sent",
      trace_flags},
     {"serve", cmd_serve, "[OPTIONS] --model FILE", "start a pool here, in the foreground", NULL, NULL},
+    {"key", cmd_key, "new NAME | add NAME KEY | remove NAME [KEY] | list [NAME] | server | pair -o FILE",
+     "who may come by tcp",
+     "CURVE keys of people, in the pool's users file; on the pool's machine.\n"
+     "  new     make a key for NAME: the file goes to NAME, its public half into the users file\n"
+     "  add     enter a public key that NAME made with `pair`\n"
+     "  remove  KEY (the key or its label), or all keys of NAME; open connections lose their requests\n"
+     "  list    users, public keys, labels\n"
+     "  server  the broker's public key, which clients are given with --server-key\n"
+     "  pair    on one's own machine: a new key file; its public key is printed",
+     key_flags},
     {"user", cmd_user, "add|remove|list [NAME] [--key FILE]", "who may come by ssh (weir-gateway user)", NULL,
      NULL},
     {"gateway", cmd_gateway, "[OPTIONS]", "the ssh gateway alone (weir-gateway)", NULL, NULL},
@@ -206,14 +216,24 @@ int cmd_gateway(int argc, char **argv)
     return become_gateway(NULL, argc, argv);
 }
 
+static bool take_early_flag(const char *flag, const char *value)
+{
+    static const char *const names[][2] = {
+        {"--connect", "WEIR_CONNECT"}, {"--key", "WEIR_KEY"}, {"--server-key", "WEIR_SERVER_KEY"}};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(flag, names[i][0]) == 0)
+            return setenv(names[i][1], value, 1) == 0;
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
         print_list(stderr);
         return EXIT_USAGE;
     }
-    if (strcmp(argv[1], "--connect") == 0 && argc > 3) { /* before the verb is as good as behind it */
-        setenv("WEIR_CONNECT", argv[2], 1);
+    while (argc > 3 && take_early_flag(argv[1], argv[2])) { /* before the verb is as good as behind it */
         argv += 2;
         argc -= 2;
     }

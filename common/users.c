@@ -161,8 +161,78 @@ out:
     return st;
 }
 
+const struct user *users_by_curve(const struct users *u, const uint8_t key[CURVE_KEY_BYTES])
+{
+    for (uint32_t i = 0; i < u->n; i++)
+        for (uint32_t k = 0; k < u->list[i].n_curve; k++)
+            if (memcmp(u->list[i].curve[k].key, key, CURVE_KEY_BYTES) == 0)
+                return &u->list[i];
+    return NULL;
+}
+
+static bool label_ok(const char *label)
+{
+    return strlen(label) < CURVE_LABEL_BYTES &&
+           label[strspn(label, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._@-")] == '\0';
+}
+
+enum status users_add_curve(struct users *u, const char *name, const uint8_t key[CURVE_KEY_BYTES], const char *label,
+                            struct error *err)
+{
+    const struct user *owner = users_by_curve(u, key);
+    bool found = false;
+    uint32_t at = position_of(u, name, &found);
+
+    if (!found)
+        return no_such_user(name, err);
+    struct user *user = &u->list[at];
+    if (!label_ok(label)) {
+        error_set(err, ERR_INVALID_PARAMETER, "label", "a label has at most %d characters a-z A-Z 0-9 . _ @ -", CURVE_LABEL_BYTES - 1);
+        return ST_INVALID;
+    }
+    if (owner != NULL) {
+        error_set(err, ERR_INVALID_PARAMETER, "curve", owner == user ? "%s has this key already" : "the key belongs to %s",
+                  owner->name);
+        return ST_INVALID;
+    }
+    if (user->n_curve >= USER_KEYS_MAX) {
+        error_set(err, ERR_LIMIT_EXCEEDED, "curve", "%s has %d keys, which is the most", name, USER_KEYS_MAX);
+        return ST_LIMIT;
+    }
+    struct user_curve *grown = realloc(user->curve, (user->n_curve + 1) * sizeof(*grown));
+    if (grown == NULL) {
+        error_set(err, ERR_INTERNAL, NULL, "out of memory while a key was added");
+        return ST_NOMEM;
+    }
+    user->curve = grown;
+    struct user_curve *added = &grown[user->n_curve++];
+    *added = (struct user_curve){ .label = "" };
+    memcpy(added->key, key, CURVE_KEY_BYTES);
+    memcpy(added->label, label, strlen(label) + 1);
+    return ST_OK;
+}
+
+enum status users_remove_curve(struct users *u, const char *name, const uint8_t key[CURVE_KEY_BYTES], struct error *err)
+{
+    bool found = false;
+    uint32_t at = position_of(u, name, &found);
+
+    if (!found)
+        return no_such_user(name, err);
+    struct user *user = &u->list[at];
+    for (uint32_t k = 0; k < user->n_curve; k++)
+        if (memcmp(user->curve[k].key, key, CURVE_KEY_BYTES) == 0) {
+            memmove(&user->curve[k], &user->curve[k + 1], (user->n_curve - k - 1) * sizeof(*user->curve));
+            user->n_curve--;
+            return ST_OK;
+        }
+    error_set(err, ERR_NOT_FOUND, "curve", "%s has no such key", name);
+    return ST_NOT_FOUND;
+}
+
 static void user_deinit(struct user *user)
 {
+    free(user->curve);
     for (uint32_t i = 0; i < user->n_keys; i++)
         user_key_deinit(&user->keys[i]);
     free(user->keys);

@@ -110,6 +110,20 @@ static enum status take_value(struct reader *r, struct user *user, const struct 
     return ST_INVALID;
 }
 
+/* "KEY [LABEL]" */
+static enum status take_curve(struct reader *r, const struct ini_entry *e, struct error *err)
+{
+    size_t n = strcspn(e->value, " \t");
+    const char *label = e->value + n + strspn(e->value + n, " \t");
+    uint8_t key[CURVE_KEY_BYTES];
+
+    if (curve_key_parse(span_of(e->value, n), key) != ST_OK) {
+        error_set(err, ERR_INVALID_PARAMETER, e->where, "the key is neither 64 hexadecimal digits nor 40 of Z85");
+        return ST_INVALID;
+    }
+    return users_add_curve(r->users, r->name, key, label, err);
+}
+
 static enum status take_entry(void *state, const struct ini_entry *e, struct error *err)
 {
     struct reader *r = state;
@@ -124,6 +138,8 @@ static enum status take_entry(void *state, const struct ini_entry *e, struct err
         return ST_INVALID;
     } else if (strcmp(e->key, "key") == 0) {
         st = users_add_key(r->users, r->name, e->value, err);
+    } else if (strcmp(e->key, "curve") == 0) {
+        st = take_curve(r, e, err);
     } else {
         return take_value(r, (struct user *)users_by_name(r->users, r->name), e, err);
     }
@@ -186,6 +202,11 @@ static void write_user(FILE *file, const struct user *user)
         const struct user_key *k = &user->keys[i];
         fprintf(file, "key = %s%s%s %s%s%s\n", k->options, k->options[0] != '\0' ? " " : "", k->type, k->blob,
                 k->comment[0] != '\0' ? " " : "", k->comment);
+    }
+    for (uint32_t i = 0; i < user->n_curve; i++) {
+        char text[CURVE_TEXT_BYTES];
+        curve_key_format(user->curve[i].key, text);
+        fprintf(file, "curve = %s%s%s\n", text, user->curve[i].label[0] != '\0' ? " " : "", user->curve[i].label);
     }
     for (unsigned i = 0; i < N_LIMITS; i++) {
         uint64_t value;

@@ -4,6 +4,7 @@
  *   [alice]
  *   uid = 1000
  *   key = ssh-ed25519 AAAA... alice@laptop       (repeats)
+ *   curve = 64 hexadecimal digits laptop         (repeats: a public key for tcp, and what to call it)
  *   max-running = 64                             (limits; absent = the pool's default)
  *
  * Further keys: disabled = yes|no, max-queued, max-job-lines, max-job-bytes (512M), max-jobs, max-tokens-a-day.
@@ -22,12 +23,13 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "curve_key.h"
 #include "error.h"
 #include "limits.h"
 #include "span.h"
 #include "status.h"
 
-enum { USERS_MAX = 1024, USER_KEYS_MAX = 64, USER_NAME_BYTES = 32 };
+enum { USERS_MAX = 1024, USER_KEYS_MAX = 64, USER_NAME_BYTES = 32, CURVE_LABEL_BYTES = 32 };
 
 struct user_key {
     char *type;      /* "ssh-ed25519" */
@@ -36,12 +38,19 @@ struct user_key {
     char *options;   /* authorized_keys options, "" when there are none: from=, expiry-time=, restrict */
 };
 
+struct user_curve {
+    uint8_t key[CURVE_KEY_BYTES];      /* the public one */
+    char label[CURVE_LABEL_BYTES];     /* as names are; "" when there is none */
+};
+
 struct user {
     char name[USER_NAME_BYTES];
     int64_t uid;                       /* -1: none */
     bool disabled;
     struct user_key *keys;
     uint32_t n_keys;
+    struct user_curve *curve;
+    uint32_t n_curve;
     uint64_t max_running, max_queued;  /* 0: the pool's default */
     uint64_t max_job_lines, max_job_bytes, max_jobs, max_tokens_a_day; /* 0: the pool's default */
 };
@@ -72,6 +81,14 @@ const struct user *users_by_key(const struct users *u, const char *type, const c
 MUST_CHECK enum status users_add(struct users *u, const char *name, struct error *err);
 MUST_CHECK enum status users_add_key(struct users *u, const char *name, const char *authorized_keys_line, struct error *err);
 MUST_CHECK enum status users_remove(struct users *u, const char *name, struct error *err);
+
+/* The user a CURVE key belongs to; NULL when nobody's.  Searches every user: for a few calls. */
+const struct user *users_by_curve(const struct users *u, const uint8_t key[CURVE_KEY_BYTES]);
+/* label is "" or 1 to 31 characters a-z A-Z 0-9 . _ @ -.  ST_OK, ST_INVALID (bad label, or somebody has the key), ST_NOT_FOUND (no such user, no such
+ * key), ST_LIMIT, ST_NOMEM with *err set. */
+MUST_CHECK enum status users_add_curve(struct users *u, const char *name, const uint8_t key[CURVE_KEY_BYTES], const char *label,
+                                       struct error *err);
+MUST_CHECK enum status users_remove_curve(struct users *u, const char *name, const uint8_t key[CURVE_KEY_BYTES], struct error *err);
 
 /* Name of a local peer: the users file first, then the account's name, then "uid-N". */
 void users_name_of_uid(const struct users *u, uid_t uid, char ret_name[USER_NAME_BYTES]);

@@ -53,6 +53,8 @@ struct weir_options {
     uint32_t silence_timeout_ms; /* a broker not heard of for so long while a request is open is gone; default 30,000 */
     uint32_t max_in_flight;      /* default 4,096 */
     const char *name;            /* of your program, for the broker's log */
+    const char *key_file;        /* tcp:// only: the file of `weir key new`, which says who you are.  NULL: WEIR_KEY */
+    const char *server_key;      /* tcp:// only: the broker's public key, hexadecimal or Z85.  NULL: WEIR_SERVER_KEY, else the key file's */
 };
 
 struct weir_client;

@@ -19,7 +19,8 @@ static void save_again(const struct users *u)
     if (users_save(path, u, &err) != ST_OK || users_load(path, &again, &err) != ST_OK || again.n != u->n)
         abort();
     for (uint32_t i = 0; i < u->n; i++)
-        if (again.list[i].n_keys != u->list[i].n_keys || again.list[i].uid != u->list[i].uid)
+        if (again.list[i].n_keys != u->list[i].n_keys || again.list[i].uid != u->list[i].uid ||
+            again.list[i].n_curve != u->list[i].n_curve)
             abort();
     users_deinit(&again);
     unlink(path);

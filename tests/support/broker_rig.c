@@ -67,7 +67,7 @@ uint32_t broker_rig_request(struct broker_rig *rig, uint32_t n_choices, uint32_t
     g.max_tokens = max_tokens;
     g.stops[0] = span_str("stop");
     g.n_stops = 1;
-    enum status st = clients_add(&b->clients, &peer, 0, b->now_ns, &client);
+    enum status st = clients_add(&b->clients, &peer, 0, (uint8_t[CURVE_KEY_BYTES]){ 0 }, b->now_ns, &client);
     if (st == ST_OK)
         st = record_of_generate(&g, &c, &record, &err);
     if (st == ST_OK)

@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <zmq.h>
+
 #include "users.h"
 
 #define KEY_A "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICze0yiW/C4oGLa+iavQsh+onZnM64C2fkZMeGxribZk"
@@ -99,6 +101,7 @@ static void what_is_saved_is_what_is_loaded_again(void **state)
     assert_int_equal(users_add(&u, "m_1-2", &err), ST_OK);
     assert_int_equal(users_add_key(&u, "alice", "  " KEY_A "  two  words \n", &err), ST_OK);
     assert_int_equal(users_add_key(&u, "alice", "no-pty,from=\"a b\" " KEY_C, &err), ST_OK);
+    assert_int_equal(users_add_curve(&u, "zoe", (const uint8_t *)"0123456789abcdef0123456789abcdef", "lap-top", &err), ST_OK);
     u.list[2].uid = 0;
     u.list[2].disabled = true;
     u.list[1].max_job_bytes = 12345;
@@ -112,6 +115,9 @@ static void what_is_saved_is_what_is_loaded_again(void **state)
         assert_int_equal(again.list[i].uid, u.list[i].uid);
         assert_int_equal(again.list[i].disabled, u.list[i].disabled);
         assert_int_equal(again.list[i].max_job_bytes, u.list[i].max_job_bytes);
+        assert_int_equal(again.list[i].n_curve, u.list[i].n_curve);
+        for (uint32_t k = 0; k < u.list[i].n_curve; k++)
+            assert_memory_equal(&again.list[i].curve[k], &u.list[i].curve[k], sizeof(u.list[i].curve[k]));
         assert_int_equal(again.list[i].n_keys, u.list[i].n_keys);
         for (uint32_t k = 0; k < u.list[i].n_keys; k++) {
             assert_string_equal(again.list[i].keys[k].type, u.list[i].keys[k].type);
@@ -204,6 +210,44 @@ static void users_and_keys_are_added_and_removed(void **state)
     assert_int_equal(users_add_key(&u, "anna", KEY_A, &err), ST_OK);
 }
 
+static void a_curve_key_is_read_in_both_forms_and_belongs_to_one(void **state)
+{
+    static const char z85[] = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+    char hex[CURVE_TEXT_BYTES], again[41];
+    uint8_t key[CURVE_KEY_BYTES], same[CURVE_KEY_BYTES];
+
+    (void)state;
+    assert_int_equal(curve_key_parse(span_str(z85), key), ST_OK);
+    assert_string_equal(zmq_z85_encode(again, key, sizeof(key)), z85);
+    curve_key_format(key, hex);
+    assert_int_equal(curve_key_parse(span_str(hex), same), ST_OK);
+    assert_memory_equal(key, same, sizeof(key));
+    hex[5] = 'g';
+    assert_int_equal(curve_key_parse(span_str(hex), same), ST_INVALID);
+    hex[5] = 0x10; /* with bit 5 it would be a digit */
+    assert_int_equal(curve_key_parse(span_str(hex), same), ST_INVALID);
+    assert_int_equal(curve_key_parse(span_str("#####" "rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"), same), ST_INVALID);
+
+    assert_int_equal(users_add(&u, "anna", &err), ST_OK);
+    assert_int_equal(users_add(&u, "bob", &err), ST_OK);
+    assert_int_equal(users_add_curve(&u, "anna", key, "lap top", &err), ST_INVALID);
+    assert_int_equal(users_add_curve(&u, "carol", key, "", &err), ST_NOT_FOUND);
+    assert_int_equal(users_add_curve(&u, "anna", key, "laptop", &err), ST_OK);
+    assert_int_equal(users_add_curve(&u, "bob", key, "", &err), ST_INVALID);
+    assert_string_equal(err.message, "the key belongs to anna");
+    assert_string_equal(users_by_curve(&u, key)->name, "anna");
+    for (int i = 1; i < USER_KEYS_MAX; i++) {
+        same[0] = (uint8_t)~key[0];
+        same[1] = (uint8_t)i;
+        assert_int_equal(users_add_curve(&u, "anna", same, "", &err), ST_OK);
+    }
+    same[1] = 0;
+    assert_int_equal(users_add_curve(&u, "anna", same, "", &err), ST_LIMIT);
+    assert_int_equal(users_remove_curve(&u, "bob", key, &err), ST_NOT_FOUND);
+    assert_int_equal(users_remove_curve(&u, "anna", key, &err), ST_OK);
+    assert_null(users_by_curve(&u, key));
+}
+
 static void numbers_of_users_and_keys_have_limits(void **state)
 {
     char name[USER_NAME_BYTES];
@@ -289,6 +333,7 @@ int main(void)
         cmocka_unit_test_teardown(what_is_wrong_in_the_file_is_named_by_line, forget),
         cmocka_unit_test_teardown(a_file_that_others_may_write_is_refused, forget),
         cmocka_unit_test_teardown(users_and_keys_are_added_and_removed, forget),
+        cmocka_unit_test_teardown(a_curve_key_is_read_in_both_forms_and_belongs_to_one, forget),
         cmocka_unit_test_teardown(numbers_of_users_and_keys_have_limits, forget),
         cmocka_unit_test_teardown(a_local_peer_has_one_name_that_nobody_else_has, forget),
         cmocka_unit_test_teardown(changes_under_the_lock_do_not_lose_each_other, forget),

@@ -1,0 +1,408 @@
+/* tcp_door.c - see tcp_door.h.
+ *
+ * The listening socket is made here and given to libzmq (ZMQ_USE_FD), because the packet filter has to be put on it; a duplicate of its
+ * descriptor stays ours, so that the filter can never be put on a number that libzmq has closed.
+ *
+ * The monitor's queue has no limit of its own (libzmq's I/O thread would wait in it); what it can hold are the events of
+ * connections made in one pass of the broker's loop, and the kernel's backlog bounds these. */
+#include "tcp_door.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <zmq.h>
+
+#include "endpoint.h"
+#include "log.h"
+
+enum {
+    BACKLOG = 128,
+    HEARTBEAT_MS = 10000,
+    HEARTBEAT_TIMEOUT_MS = 30000,
+    MONITOR_EVENTS = 1024,
+    FRAME_BYTES = 256
+};
+static const uint64_t log_interval_ns = UINT64_C(1000000000);
+
+struct tcp_door {
+    void *socket, *zap, *monitor;
+    int listener; /* our duplicate */
+    uint32_t n_connections_max;
+    bool shut;
+    struct tcp_door_numbers n, logged;
+    uint64_t log_due_ns;
+    char uri[128];
+};
+
+/* --- addresses -------------------------------------------------------------------------------- */
+
+struct address {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } to;
+    socklen_t n;
+};
+
+static enum status parse_uri(const char *uri, struct address *ret_address, struct error *err)
+{
+    struct address a = {.n = sizeof(a.to.v4)};
+    char host[INET6_ADDRSTRLEN + 2];
+    const char *at = uri + strlen("tcp://"), *colon = strrchr(uri, ':');
+    size_t digits = colon != NULL ? strspn(colon + 1, "0123456789") : 0,
+           n = colon >= at ? (size_t)(colon - at) : 0;
+    bool ok = strncmp(uri, "tcp://", 6) == 0 && colon >= at && digits >= 1 && digits <= 5 &&
+              colon[1 + digits] == '\0' && n >= 1 && n < sizeof(host);
+    unsigned long port = ok ? strtoul(colon + 1, NULL, 10) : 0;
+
+    if (ok && port <= UINT16_MAX) {
+        memcpy(host, at, n);
+        host[n] = '\0';
+        if (strcmp(host, "*") == 0) {
+            a.n = sizeof(a.to.v6);
+            a.to.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+        } else if (host[0] == '[' && host[n - 1] == ']') {
+            host[n - 1] = '\0';
+            a.n = sizeof(a.to.v6);
+            a.to.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+            ok = inet_pton(AF_INET6, host + 1, &a.to.v6.sin6_addr) == 1;
+        } else {
+            a.to.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+            ok = inet_pton(AF_INET, host, &a.to.v4.sin_addr) == 1;
+        }
+    }
+    if (!ok || port > UINT16_MAX) {
+        error_set(
+            err, ERR_INVALID_PARAMETER, "tcp",
+            "\"%.100s\" is not tcp://ADDRESS:PORT, with an IPv4 address, an IPv6 address in brackets, or *",
+            uri);
+        return ST_INVALID;
+    }
+    *ret_address = a;
+    return ST_OK;
+}
+
+enum status tcp_door_check_uri(const char *uri, struct error *err)
+{
+    struct address ignored;
+
+    return parse_uri(uri, &ignored, err);
+}
+
+/* The uri with the port that the kernel gave. */
+static void write_uri(struct tcp_door *d)
+{
+    struct address a = {.n = sizeof(a.to)};
+    char host[INET6_ADDRSTRLEN] = "";
+
+    if (getsockname(d->listener, &a.to.any, &a.n) != 0)
+        return;
+    if (a.to.any.sa_family == AF_INET6)
+        snprintf(d->uri, sizeof(d->uri), "tcp://[%s]:%u",
+                 inet_ntop(AF_INET6, &a.to.v6.sin6_addr, host, sizeof(host)), ntohs(a.to.v6.sin6_port));
+    else
+        snprintf(d->uri, sizeof(d->uri), "tcp://%s:%u",
+                 inet_ntop(AF_INET, &a.to.v4.sin_addr, host, sizeof(host)), ntohs(a.to.v4.sin_port));
+}
+
+/* --- open and close --------------------------------------------------------------------------- */
+
+static enum status system_error(struct error *err, const char *what, const char *uri)
+{
+    error_set(err, errno == EACCES ? ERR_PERMISSION_DENIED : ERR_INTERNAL, "tcp", "%s %.100s: %s", what, uri,
+              zmq_strerror(errno));
+    return ST_SYSTEM;
+}
+
+static enum status open_listener(const char *uri, int *ret_fd, struct error *err)
+{
+    struct address a;
+    enum status st = parse_uri(uri, &a, err);
+
+    if (st != ST_OK)
+        return st;
+    int fd = socket(a.to.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return system_error(err, "cannot make a socket for", uri);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    if (a.to.any.sa_family == AF_INET6 && strncmp(uri, "tcp://*", 7) == 0)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int));
+    if (bind(fd, &a.to.any, a.n) != 0 || listen(fd, BACKLOG) != 0) {
+        st = system_error(err, "cannot listen on", uri);
+        close(fd);
+        return st;
+    }
+    *ret_fd = fd;
+    return ST_OK;
+}
+
+static bool set_int(void *socket, int option, int value)
+{
+    return zmq_setsockopt(socket, option, &value, sizeof(value)) == 0;
+}
+
+static bool set_curve(void *socket, const struct curve_pair *pair)
+{
+    return set_int(socket, ZMQ_CURVE_SERVER, 1) &&
+           zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, pair->secret_key, CURVE_KEY_BYTES) == 0 &&
+           zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, "weir", 4) == 0 &&
+           set_int(socket, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS) &&
+           set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS);
+}
+
+/* The ZAP handler first: a server socket that finds none lets everybody in. */
+static bool open_sockets(struct tcp_door *d, void *context, const struct curve_pair *pair)
+{
+    static const char monitor[] = "inproc://tcp-monitor";
+
+    d->zap = zmq_socket(context, ZMQ_REP);
+    d->socket = zmq_socket(context, ZMQ_ROUTER);
+    d->monitor = zmq_socket(context, ZMQ_PAIR);
+    if (d->zap == NULL || d->socket == NULL || d->monitor == NULL || !set_int(d->zap, ZMQ_LINGER, 0) ||
+        !set_int(d->monitor, ZMQ_LINGER, 0) || !set_int(d->monitor, ZMQ_RCVHWM, 0) ||
+        zmq_bind(d->zap, "inproc://zeromq.zap.01") != 0)
+        return false;
+    endpoint_set_limits(d->socket);
+    return set_curve(d->socket, pair) &&
+           zmq_socket_monitor(d->socket, monitor,
+                              ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED |
+                                  ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                                  ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) == 0 &&
+           zmq_connect(d->monitor, monitor) == 0;
+}
+
+enum status tcp_door_open(void *context, const char *uri, const struct curve_pair *pair,
+                          uint32_t n_connections_max, struct tcp_door **ret_door, struct error *err)
+{
+    struct tcp_door *d = calloc(1, sizeof(*d));
+    int listener = -1;
+    enum status st = ST_NOMEM;
+
+    if (d == NULL) {
+        error_set(err, ERR_INTERNAL, "tcp", "out of memory");
+        return ST_NOMEM;
+    }
+    d->listener = -1;
+    d->n_connections_max = n_connections_max;
+    st = open_listener(uri, &listener, err);
+    if (st == ST_OK && (d->listener = fcntl(listener, F_DUPFD_CLOEXEC, 3)) < 0)
+        st = system_error(err, "cannot duplicate the socket of", uri);
+    if (st == ST_OK && (!open_sockets(d, context, pair) || !set_int(d->socket, ZMQ_USE_FD, listener)))
+        st = system_error(err, "cannot set up CURVE for", uri);
+    if (st == ST_OK) {
+        write_uri(d);
+        if (zmq_bind(d->socket, d->uri) != 0)
+            st = system_error(err, "cannot bind", uri);
+        else
+            listener = -1; /* libzmq's now */
+    }
+    if (listener >= 0)
+        close(listener);
+    if (st == ST_OK)
+        *ret_door = d;
+    else
+        tcp_door_close(d);
+    return st;
+}
+
+void tcp_door_close(struct tcp_door *d)
+{
+    if (d == NULL)
+        return;
+    if (d->socket != NULL) {
+        zmq_socket_monitor(d->socket, NULL, 0);
+        zmq_close(d->socket);
+    }
+    if (d->monitor != NULL)
+        zmq_close(d->monitor);
+    if (d->zap != NULL)
+        zmq_close(d->zap);
+    if (d->listener >= 0)
+        close(d->listener);
+    free(d);
+}
+
+void *tcp_door_socket(const struct tcp_door *d)
+{
+    return d->socket;
+}
+
+void *tcp_door_zap(const struct tcp_door *d)
+{
+    return d->zap;
+}
+
+void *tcp_door_monitor(const struct tcp_door *d)
+{
+    return d->monitor;
+}
+
+const char *tcp_door_uri(const struct tcp_door *d)
+{
+    return d->uri;
+}
+
+struct tcp_door_numbers tcp_door_numbers(const struct tcp_door *d)
+{
+    return d->n;
+}
+
+/* --- who may come in -------------------------------------------------------------------------- */
+
+enum {
+    ZAP_VERSION,
+    ZAP_REQUEST,
+    ZAP_DOMAIN,
+    ZAP_ADDRESS,
+    ZAP_IDENTITY,
+    ZAP_MECHANISM,
+    ZAP_CREDENTIALS,
+    ZAP_FRAMES
+};
+
+struct question {
+    size_t n[ZAP_FRAMES];
+    uint8_t at[ZAP_FRAMES][FRAME_BYTES];
+    unsigned n_frames;
+};
+
+/* The next question.  A frame that is longer than any of ours is cut, and then equals nothing that is looked for. */
+static bool next_question(void *zap, struct question *q)
+{
+    int more = 1;
+    size_t n_more = sizeof(more);
+
+    q->n_frames = 0;
+    while (more != 0) {
+        uint8_t ignored[FRAME_BYTES], *to = q->n_frames < ZAP_FRAMES ? q->at[q->n_frames] : ignored;
+        int n = zmq_recv(zap, to, FRAME_BYTES, ZMQ_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return false;
+        if (q->n_frames < ZAP_FRAMES)
+            q->n[q->n_frames] = (size_t)n;
+        q->n_frames++;
+        if (zmq_getsockopt(zap, ZMQ_RCVMORE, &more, &n_more) != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool frame_is(const struct question *q, unsigned i, const char *text)
+{
+    return q->n[i] == strlen(text) && memcmp(q->at[i], text, q->n[i]) == 0;
+}
+
+static void send_frame(void *zap, const void *at, size_t n, bool more)
+{
+    while (zmq_send(zap, at, n, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) < 0 && errno == EINTR)
+        continue; /* any other failure: the connection that asked is gone */
+}
+
+static void answer(void *zap, const struct question *q, bool yes)
+{
+    char user[CURVE_TEXT_BYTES] = "";
+    const char *code = yes ? "200" : "400", *text = yes ? "OK" : "unknown key";
+
+    if (yes)
+        curve_key_format(q->at[ZAP_CREDENTIALS], user);
+    send_frame(zap, "1.0", 3, true);
+    send_frame(zap, q->at[ZAP_REQUEST], q->n[ZAP_REQUEST] <= FRAME_BYTES ? q->n[ZAP_REQUEST] : 0, true);
+    send_frame(zap, code, 3, true);
+    send_frame(zap, text, strlen(text), true);
+    send_frame(zap, user, strlen(user), true);
+    send_frame(zap, "", 0, false);
+}
+
+static void judge_next(struct tcp_door *d, uint32_t budget, tcp_door_judge *judge, void *arg)
+{
+    struct question q;
+
+    while (budget-- > 0 && next_question(d->zap, &q)) {
+        bool known = q.n_frames == ZAP_FRAMES && frame_is(&q, ZAP_VERSION, "1.0") &&
+                     frame_is(&q, ZAP_MECHANISM, "CURVE") && q.n[ZAP_CREDENTIALS] == CURVE_KEY_BYTES &&
+                     judge(arg, q.at[ZAP_CREDENTIALS]);
+        d->n.refused_keys += !known;
+        answer(d->zap, &q, known);
+    }
+}
+
+/* --- how many ---------------------------------------------------------------------------------- */
+
+/* An event is two frames: u16 kind and i32 value, then the address. */
+static void count_events(struct tcp_door *d)
+{
+    uint8_t event[FRAME_BYTES];
+
+    for (unsigned i = 0; i < MONITOR_EVENTS; i++) {
+        int n = zmq_recv(d->monitor, event, sizeof(event), ZMQ_DONTWAIT);
+        uint16_t kind = 0;
+
+        if (n < 0 && errno != EINTR)
+            return;
+        if (n < (int)sizeof(kind))
+            continue;
+        memcpy(&kind, event, sizeof(kind));
+        (void)!zmq_recv(d->monitor, event, sizeof(event), ZMQ_DONTWAIT);
+        if (kind == ZMQ_EVENT_ACCEPTED) {
+            d->n.connections++;
+            d->n.accepted++;
+        } else if (kind == ZMQ_EVENT_DISCONNECTED) {
+            d->n.connections -= d->n.connections > 0;
+        } else {
+            d->n.failed_handshakes++;
+        }
+    }
+}
+
+/* Drop every packet to the listening socket, or none. */
+static void open_or_shut(struct tcp_door *d)
+{
+    struct sock_filter drop[] = {BPF_STMT(BPF_RET | BPF_K, 0)};
+    struct sock_fprog program = {.len = 1, .filter = drop};
+    bool full = d->n.connections >= d->n_connections_max;
+
+    if (full == d->shut)
+        return;
+    int rc = full ? setsockopt(d->listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program))
+                  : setsockopt(d->listener, SOL_SOCKET, SO_DETACH_FILTER, &(int){0}, sizeof(int));
+    if (rc != 0)
+        return; /* no memory for it: in the next pass */
+    d->shut = full;
+    d->n.shut += full;
+}
+
+/* One line a second at most, with numbers only: who floods the door shall not fill the disk. */
+static void log_refusals(struct tcp_door *d, uint64_t now_ns)
+{
+    if (now_ns < d->log_due_ns || memcmp(&d->n, &d->logged, sizeof(d->n)) == 0)
+        return;
+    if (d->n.refused_keys != d->logged.refused_keys ||
+        d->n.failed_handshakes != d->logged.failed_handshakes || d->n.shut != d->logged.shut)
+        log_warn(
+            "tcp_refused",
+            "unknown_keys=%" PRIu64 " failed_handshakes=%" PRIu64 " full=%" PRIu64 " connections=%" PRIu32,
+            d->n.refused_keys - d->logged.refused_keys, d->n.failed_handshakes - d->logged.failed_handshakes,
+            d->n.shut - d->logged.shut, d->n.connections);
+    d->logged = d->n;
+    d->log_due_ns = now_ns + log_interval_ns;
+}
+
+void tcp_door_serve(struct tcp_door *d, uint32_t budget, tcp_door_judge *judge, void *arg, uint64_t now_ns)
+{
+    count_events(d);
+    open_or_shut(d);
+    judge_next(d, budget, judge, arg);
+    log_refusals(d, now_ns);
+}
