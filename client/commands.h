@@ -17,6 +17,7 @@ int cmd_serve(int argc, char **argv);
 int cmd_version(int argc, char **argv);
 int cmd_help(int argc, char **argv);
 int cmd_key(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
 int cmd_user(int argc, char **argv);
 int cmd_gateway(int argc, char **argv);
 
@@ -29,6 +30,7 @@ size_t status_flags(struct flag *ret_flags);
 size_t worker_flags(struct flag *ret_flags);
 size_t trace_flags(struct flag *ret_flags);
 size_t key_flags(struct flag *ret_flags);
+size_t verify_flags(struct flag *ret_flags);
 size_t top_flags(struct flag *ret_flags);
 size_t version_flags(struct flag *ret_flags);
 

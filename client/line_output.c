@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include <jansson.h>
+#include <xxhash.h>
 
 #include "answer_json.h"
 #include "client.h"
@@ -66,6 +67,17 @@ static json_t *text_logprobs(const struct weir_choice *c)
 
 /* --- the answer -------------------------------------------------------------------------------- */
 
+/* Which tokens it were, in 32 digits: with many jobs, the ids themselves would double the files.  Their bytes are those of this machine's order,
+ * which is little-endian wherever Weir runs. */
+static json_t *token_hash(const struct weir_choice *c)
+{
+    char text[33];
+    XXH128_hash_t h = XXH3_128bits(c->ids, c->n_ids * sizeof(c->ids[0]));
+
+    snprintf(text, sizeof(text), "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
+    return json_string(text);
+}
+
 static json_t *choice_json(const struct weir_line *line, const struct weir_choice *c, size_t index)
 {
     json_t *choice = json_pack("{s:I}", "index", (json_int_t)index),
@@ -78,6 +90,8 @@ static json_t *choice_json(const struct weir_line *line, const struct weir_choic
         json_object_set_new(choice, "text", text);
     json_object_set_new(choice, "logprobs", logprobs);
     json_object_set_new(choice, "finish_reason", json_string(weir_finish_name(c->finish)));
+    json_object_set_new(choice, "n_tokens", json_integer((json_int_t)c->n_ids));
+    json_object_set_new(choice, "token_hash", token_hash(c));
     return choice;
 }
 
@@ -127,11 +141,11 @@ char *weir_line_output(const struct weir_line *line, const struct weir_answer *a
     snprintf(name, sizeof(name), "%s-%.256s", line->chat ? "chatcmpl" : "cmpl", id);
     for (size_t i = 0; i < answer->n_choices; i++)
         json_array_append_new(choices, choice_json(line, &answer->choices[i], i));
-    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o, s:s}", "id", name, "object",
+    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o, s:o, s:I, s:s}", "id", name, "object",
                              line->chat ? "chat.completion" : "text_completion", "created",
                              (json_int_t)created_s, "model", answer->model != NULL ? answer->model : "",
                              "choices", choices, "usage", usage_json(&answer->usage), "timings", timings_json(answer),
-                             "system_fingerprint",
+                             "seed", (json_int_t)answer->seed, "system_fingerprint",
                              answer->system_fingerprint != NULL ? answer->system_fingerprint : "");
     return line_json(line, id, 200, body, json_null(), ret_bytes);
 }

@@ -20,6 +20,10 @@ const struct verb verbs[] = {
      "optional \"id\" and parameters.\n"
      "Answers come in OpenAI's batch output form.  With -o a run that was stopped goes on where it was.",
      batch_flags},
+    {"verify", cmd_verify, "[OPTIONS] INPUT OUTPUT | FOLDER", "compute answers of a batch again, and compare bits",
+     "INPUT and OUTPUT of `weir batch` or of a job, or the folder of a job.  Answers are drawn by chance, computed again with their\n"
+     "seeds, and compared: token ids, text, log-probabilities.  Needs a worker of the class (system_fingerprint) that made them.",
+     verify_flags},
     {"tokenize", cmd_tokenize, "[OPTIONS] TEXT|-", "the token ids of a text", NULL, tokenize_flags},
     {"models", cmd_models, "[OPTIONS]", "what the pool serves", NULL, pool_flags},
     {"status", cmd_status, "[OPTIONS]", "how the pool is; wait until it is ready", NULL, status_flags},

@@ -22,7 +22,9 @@
  * Output line (OpenAI's form):
  *   {"id": "batch_req_ID", "custom_id": .., "response": {"status_code": 200, "request_id": ID, "body": {..}}, "error": null}
  *   body: {"id", "object": "chat.completion" | "text_completion", "created", "model", "choices": [{"index", "message": {"role",
- *   "content"} | "text", "finish_reason", "logprobs"}], "usage": {.., "prompt_tokens_details": {"cached_tokens"}}, "system_fingerprint"}
+ *   "content"} | "text", "finish_reason", "logprobs", "n_tokens", "token_hash"}], "usage": {.., "prompt_tokens_details": {"cached_tokens"}}, "seed",
+ *   "system_fingerprint"}.  token_hash is XXH3-128 of the token ids as little-endian 32-bit integers; with seed and fingerprint it is what
+ *   `weir verify` needs.
  * Error line: both response and error are filled, so that no reader can take it for a success:
  *   {"id": .., "custom_id": .., "response": {"status_code": 400, "request_id": ID, "body": {"error": {"message", "type", "param", "code"}}},
  *    "error": {"code", "message", "param", "line"}}
