@@ -264,6 +264,8 @@ static void begin_job(struct desk *d, struct conn *c, struct op *op, struct job_
     log_info("submit", "user=%s id=%s lines=%" PRIu64 " bytes=%" PRIu64, row.user, row.id, row.n_lines,
              row.input_bytes);
     desk_reply_json(d, c, op, NULL, job_json(&row, d->runner));
+    if (done)
+        runner_tell_end(d->runner, &row);
     desk_stop_op(d, c, op);
 }
 

@@ -91,6 +91,7 @@ enum door_type {
     DOOR_CONNECTION = 200,            /* (a) -> (b): u64 number, str peer; with the socket of the door */
     DOOR_LOGGED_IN,                   /* (b) -> (a): u64 number */
     DOOR_READY,                       /* (b) -> (a): store open, users read */
+    DOOR_JOB_ENDED,                   /* (b) -> (a): str job, str user, str status, u64 lines, u64 failed; only with --job-hook */
 };
 
 #define DOOR_WATCH_END UINT64_MAX

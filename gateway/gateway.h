@@ -38,6 +38,9 @@ struct gateway_places {
 };
 MUST_CHECK enum status gateway_places_find(const struct config *c, struct gateway_places *ret_places, struct error *err);
 
+/* What no single option shows: those that do not go together, files that are to be there.  ST_OK, ST_INVALID with *err set. */
+MUST_CHECK enum status gateway_check_options(const struct config *c, struct error *err);
+
 /* Each runs one kind of process and returns its exit code.  args [n_args]: of the command line, for (b)'s own start. */
 int listener_run(const struct config *c, const struct gateway_places *places, int argc, char *const *argv);
 int jobs_run(const struct config *c, const struct gateway_places *places);
@@ -45,5 +48,7 @@ int connection_run(void);
 int metrics_process_run(void);
 /* `weir-gateway user add|remove|list ...` */
 int user_command_run(const struct config *c, const struct gateway_places *places);
+/* `weir-gateway check` */
+int check_command_run(const struct config *c, const struct gateway_places *places);
 
 #endif

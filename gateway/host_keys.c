@@ -9,9 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "door.h"
 #include "log.h"
 #include "paths.h"
 
@@ -150,6 +152,19 @@ enum status host_keys_load(const char *state_dir, struct host_keys *ret_keys, st
     return st;
 }
 
+bool host_keys_exist(const char *state_dir)
+{
+    static const char *const names[] = { "host_ed25519_key", "host_rsa_key" };
+    char path[PATHS_BYTES + 32];
+
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", state_dir, names[i]);
+        if (access(path, F_OK) != 0)
+            return false;
+    }
+    return true;
+}
+
 static void wipe(char *text)
 {
     if (text != NULL)
@@ -162,4 +177,26 @@ void host_keys_deinit(struct host_keys *k)
     wipe(k->ed25519);
     wipe(k->rsa);
     *k = (struct host_keys){ 0 };
+}
+
+enum status host_keys_kit(const struct host_keys *keys, const struct config *c, int *ret_fd)
+{
+    uint8_t buffer[64 << 10];
+    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    int fd = memfd_create("weir-kit", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    door_put_str(&w, span_str(keys->ed25519));
+    door_put_str(&w, span_str(keys->rsa));
+    door_put_u32(&w, (uint32_t)(config_u64(c, "login-grace") / 1000));
+    door_put_u32(&w, (uint32_t)log_level_from_name(config_string(c, "log-level")));
+    bool ok = fd >= 0 && !w.failed && write(fd, w.at, w.n) == (ssize_t)w.n &&
+              fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0;
+    explicit_bzero(buffer, sizeof buffer);
+    if (!ok) {
+        if (fd >= 0)
+            close(fd);
+        return ST_SYSTEM;
+    }
+    *ret_fd = fd;
+    return ST_OK;
 }

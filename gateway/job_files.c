@@ -82,6 +82,19 @@ static void empty_spool(int spool_fd)
         close(copy);
 }
 
+enum status job_files_check_place(const char *state_dir, struct error *err)
+{
+    int fd = open(state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0) {
+        error_set(err, ERR_INTERNAL, "state-dir", "cannot open %s: %s", state_dir, strerror(errno));
+        return ST_SYSTEM;
+    }
+    enum status st = check_file_system(fd, state_dir, err);
+    close(fd);
+    return st;
+}
+
 /* Another jobs process may hold the folder for a moment yet: one whose listener was killed ends by itself. */
 static bool lock_folder(int fd)
 {

@@ -25,6 +25,9 @@ struct job_files {
 MUST_CHECK enum status job_files_open(const char *state_dir, struct job_files *ret_files, struct error *err);
 void job_files_close(struct job_files *f);
 
+/* Is this folder, which is there, on a file system that jobs can be kept on?  ST_OK, or *err says why not. */
+MUST_CHECK enum status job_files_check_place(const char *state_dir, struct error *err);
+
 /* A new empty file for an upload, *ret_fd write-only and appending.  name [32] is how to find it again. */
 MUST_CHECK enum status job_files_spool(struct job_files *f, char name[32], int *ret_fd);
 void job_files_spool_remove(struct job_files *f, const char *name);

@@ -68,6 +68,22 @@ static void on_control(struct jobs *j)
     }
 }
 
+/* The listener runs the administrator's program; if it does not take the message now, the program is not run. */
+static void on_job_end(const struct job_row *row, void *arg)
+{
+    uint8_t buffer[512];
+    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+
+    (void)arg;
+    door_put_str(&w, span_str(row->id));
+    door_put_str(&w, span_str(row->user));
+    door_put_str(&w, span_str(job_state_name(row->state)));
+    door_put_u64(&w, row->n_lines);
+    door_put_u64(&w, row->n_failed);
+    if (door_send(FD_CONTROL, &(struct door_message){ .type = DOOR_JOB_ENDED, .body = door_written(&w), .fd = -1 }) != ST_OK)
+        log_error("hook", "job=%s dropped=listener_busy", row->id);
+}
+
 static void on_signals(struct jobs *j)
 {
     struct signalfd_siginfo info;
@@ -197,6 +213,8 @@ static enum status start(struct jobs *j, const struct config *c, const struct ga
     error_set(err, ERR_INTERNAL, NULL, "cannot start: out of memory, or the job store cannot be read");
     pool_link_init(&j->link, places->endpoint);
     st = runner_init(&j->runner, j->store, &j->files, &j->link, (uint32_t)config_u64(c, "job-window"));
+    if (config_string(c, "job-hook") != NULL)
+        j->runner.on_end = on_job_end;
     if (st == ST_OK)
         st = runner_recover(&j->runner);
     if (st != ST_OK)

@@ -35,6 +35,11 @@ static bool prefix_matches(const char *pattern, const char *address)
     return true;
 }
 
+bool key_options_address_matches(const char *pattern, const char *address)
+{
+    return prefix_matches(pattern, address) || fnmatch(pattern, address, 0) == 0;
+}
+
 /* Comma-separated patterns; a negated one that matches refuses whatever else does. */
 static bool from_matches(char *patterns, const char *address)
 {
@@ -44,7 +49,7 @@ static bool from_matches(char *patterns, const char *address)
     while ((pattern = strsep(&rest, ",")) != NULL) {
         bool negated = pattern[0] == '!';
         pattern += negated;
-        if (!prefix_matches(pattern, address) && fnmatch(pattern, address, 0) != 0)
+        if (!key_options_address_matches(pattern, address))
             continue;
         if (negated)
             return false;

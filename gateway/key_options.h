@@ -16,4 +16,7 @@
 /* May a key with these options log in from this address at this time?  false: *ret_reason is a short constant word for the log. */
 bool key_options_allow(const char *options, const char *address, int64_t real_ms, const char **ret_reason);
 
+/* One pattern: 192.0.2.7, 192.0.2.*, 2001:db8::/32. */
+bool key_options_address_matches(const char *pattern, const char *address);
+
 #endif

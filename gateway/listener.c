@@ -6,11 +6,9 @@
  * has to make room.  A process is started when the first byte has come, or a moment later (a few clients wait for the server's
  * first word); while many have not logged in only the first byte counts, so a crowd of silent ones costs descriptors, not processes.
  * Children are known by pid and reaped from a signalfd; nothing is done in a signal handler. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <linux/tcp.h>
 #include <poll.h>
@@ -19,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -29,28 +26,30 @@
 #include "board.h"
 #include "clock.h"
 #include "gateway.h"
+#include "hooks.h"
 #include "host_keys.h"
+#include "listening.h"
 #include "log.h"
 #include "metrics.h"
 #include "notify.h"
 #include "sandbox.h"
+#include "spawn.h"
 #include "startups.h"
 #include "tally.h"
 
-enum { LISTEN_SOCKETS_MAX = 16, BACKLOG = 1024, STOP_MS_MAX = 15000, RESTART_MS_MAX = 10000, FIRST_BYTE_MS = 200, PAGE_MS = 1000 };
+enum { STOP_MS_MAX = 15000, RESTART_MS_MAX = 10000, FIRST_BYTE_MS = 200, PAGE_MS = 1000 };
 
 struct child {
     uint64_t number; /* of the connection; 0: free slot */
     pid_t pid;       /* 0: accepted, but it has said nothing yet, so no process was started for it */
     int sock;        /* our copy of its TCP socket while it has not logged in; -1 */
+    bool exempt;     /* its source is not limited: it is not in startups, and nobody makes room for it */
     uint64_t since_ns;
-    char peer[80];
+    char peer[PEER_BYTES];
 };
 
 struct listener {
-    int sockets[LISTEN_SOCKETS_MAX];
-    size_t n_sockets;
-    unsigned port;
+    struct listening listening;
     int signals, control, kit;
     pid_t jobs;
     uint64_t jobs_restart_ns, jobs_restart_ms; /* when to start it again; the pause doubles */
@@ -59,6 +58,9 @@ struct listener {
     int ready_fd;
     uint64_t next_number;
     struct startups startups;
+    const char *const *exempt; /* [n_exempt]: sources that are not limited */
+    size_t n_exempt;
+    struct hooks hooks;
     struct child children[CONNECTIONS_MAX];
     size_t n_children;
     int board_fd, board_read_fd, metrics_fd; /* metrics_fd: listening socket for (d); -1: no metrics */
@@ -72,30 +74,6 @@ struct listener {
 };
 
 /* --- starting children ------------------------------------------------------------------------- */
-
-/* In a forked child: put descriptors at their places (fds[i] at 3 + i) and become another process of this program.
- * Only async-signal-safe calls: there are no threads here, but it costs nothing. */
-static _Noreturn void become(const int *fds, int n_fds, char *const *argv)
-{
-    sigset_t none;
-    int high[4];
-
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    for (int i = 0; i < n_fds;
-         i++) { /* first out of the way, so that no place is overwritten that is still needed */
-        high[i] = fcntl(fds[i], F_DUPFD, 64);
-        if (high[i] < 0)
-            _exit(126);
-    }
-    for (int i = 0; i < n_fds; i++) {
-        if (dup2(high[i], 3 + i) < 0)
-            _exit(126);
-        close(high[i]);
-    }
-    execv("/proc/self/exe", argv);
-    _exit(127);
-}
 
 static enum status start_jobs(struct listener *l)
 {
@@ -112,7 +90,7 @@ static enum status start_jobs(struct listener *l)
         argv[i + 1] = l->argv[i];
     pid_t pid = fork();
     if (pid == 0)
-        become((int[]){ pair[1], l->board_fd }, 2, argv);
+        spawn_become((int[]){ pair[1], l->board_fd }, 2, argv);
     free(argv);
     close(pair[1]);
     if (pid < 0) {
@@ -132,112 +110,10 @@ static void start_metrics(struct listener *l)
     pid_t pid = fork();
 
     if (pid == 0)
-        become((int[]){ l->metrics_fd, l->board_read_fd }, 2,
+        spawn_become((int[]){ l->metrics_fd, l->board_read_fd }, 2,
                (char *[]){ (char[]){ "weir-gateway: metrics" }, (char[]){ "metrics-process" }, NULL });
     l->metrics = pid > 0 ? pid : 0;
     l->metrics_restart_ns = clock_now_ns() + RESTART_MS_MAX * 1000000ull;
-}
-
-static pid_t start_connection(int kit, int sock, int door, const char *peer)
-{
-    char title[96];
-
-    snprintf(title, sizeof title, "weir-gateway: %s", peer);
-    pid_t pid = fork();
-    if (pid == 0) {
-        char *argv[] = { title, (char *)(uintptr_t) "connection-process", title + strlen("weir-gateway: "),
-                         NULL };
-        become((int[]){ sock, door, kit }, 3, argv);
-    }
-    return pid;
-}
-
-static enum status make_kit(const struct config *c, const struct host_keys *keys, int *ret_fd)
-{
-    uint8_t buffer[64 << 10];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
-    int fd = memfd_create("weir-kit", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-    door_put_str(&w, span_str(keys->ed25519));
-    door_put_str(&w, span_str(keys->rsa));
-    door_put_u32(&w, (uint32_t)(config_u64(c, "login-grace") / 1000));
-    door_put_u32(&w, (uint32_t)log_level_from_name(config_string(c, "log-level")));
-    bool ok = fd >= 0 && !w.failed && write(fd, w.at, w.n) == (ssize_t)w.n &&
-              fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0;
-    explicit_bzero(buffer, sizeof buffer);
-    if (!ok) {
-        if (fd >= 0)
-            close(fd);
-        return ST_SYSTEM;
-    }
-    *ret_fd = fd;
-    return ST_OK;
-}
-
-/* --- listening --------------------------------------------------------------------------------- */
-
-static enum status listen_on(struct listener *l, const char *address, unsigned port, struct error *err)
-{
-    char service[8];
-    struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
-                              .ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV },
-                    *a = NULL;
-    enum status st = ST_SYSTEM;
-    const int on = 1, off = 0;
-    int fd = -1;
-
-    snprintf(service, sizeof service, "%u", port);
-    if (getaddrinfo(address, service, &hints, &a) != 0) {
-        error_set(err, ERR_INVALID_PARAMETER, "listen", "--listen wants an IP address, not \"%s\"", address);
-        return ST_INVALID;
-    }
-    fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        goto out;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (a->ai_family == AF_INET6) /* "::" also takes IPv4; any other IPv6 address is itself only */
-        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, strcmp(address, "::") == 0 ? &off : &on, sizeof on);
-    if (bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0)
-        goto out;
-    struct sockaddr_storage bound;
-    socklen_t bytes = sizeof bound;
-    if (getsockname(fd, (struct sockaddr *)&bound, &bytes) != 0)
-        goto out;
-    l->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                : ((struct sockaddr_in *)&bound)->sin_port);
-    l->sockets[l->n_sockets++] = fd;
-    fd = -1;
-    st = ST_OK;
-out:
-    if (st != ST_OK)
-        error_set(err, ERR_INTERNAL, "listen", "cannot listen on %s port %u: %s", address, port,
-                  strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    freeaddrinfo(a);
-    return st;
-}
-
-static enum status listen_everywhere(struct listener *l, const struct config *c, struct error *err)
-{
-    const char *const *addresses;
-    size_t n = config_list(c, "listen", &addresses);
-    unsigned port = (unsigned)config_u64(c, "ssh-port");
-
-    if (n > LISTEN_SOCKETS_MAX) {
-        error_set(err, ERR_LIMIT_EXCEEDED, "listen", "%zu addresses to listen on, the limit is %d", n,
-                  LISTEN_SOCKETS_MAX);
-        return ST_LIMIT;
-    }
-    if (n == 0) /* machines without IPv6 have no "::" */
-        return listen_on(l, "::", port, err) == ST_OK ? ST_OK : listen_on(l, "0.0.0.0", port, err);
-    for (size_t i = 0; i < n; i++) {
-        enum status st = listen_on(l, addresses[i], port, err);
-        if (st != ST_OK)
-            return st;
-        port = l->port; /* a free port is chosen once, for all addresses */
-    }
-    return ST_OK;
 }
 
 /* --- connections ------------------------------------------------------------------------------- */
@@ -293,48 +169,6 @@ static void count_received(struct listener *l)
     }
 }
 
-/* Address for the log, and as the source that limits count by. */
-static void describe_peer(const struct sockaddr_storage *from, char *peer, size_t peer_bytes,
-                          uint8_t source[16])
-{
-    char text[INET6_ADDRSTRLEN] = "?";
-    unsigned port = 0;
-
-    memset(source, 0, 16);
-    if (from->ss_family == AF_INET6) {
-        const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)from;
-        port = ntohs(in6->sin6_port);
-        if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
-            inet_ntop(AF_INET, &in6->sin6_addr.s6_addr[12], text, sizeof text);
-            memcpy(source, &in6->sin6_addr, 16);
-        } else {
-            inet_ntop(AF_INET6, &in6->sin6_addr, text, sizeof text);
-            memcpy(source, &in6->sin6_addr, 8); /* one customer has a /64 */
-        }
-    } else if (from->ss_family == AF_INET) {
-        const struct sockaddr_in *in = (const struct sockaddr_in *)from;
-        port = ntohs(in->sin_port);
-        inet_ntop(AF_INET, &in->sin_addr, text, sizeof text);
-        source[10] = source[11] = 0xff;
-        memcpy(&source[12], &in->sin_addr, 4);
-    }
-    snprintf(peer, peer_bytes, "%s:%u", text, port);
-}
-
-static void tune_socket(int sock)
-{
-    const int on = 1, idle = 60, interval = 20, count = 6;
-    const unsigned user_timeout_ms =
-        180000; /* a peer that is gone without a word holds a process no longer */
-
-    setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    setsockopt(sock, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    setsockopt(sock, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
-    setsockopt(sock, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
-    setsockopt(sock, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-    setsockopt(sock, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
-}
-
 static void make_room(struct listener *l, const uint8_t source[16])
 {
     uint32_t dice = 0;
@@ -373,7 +207,7 @@ static void start_child(struct listener *l, struct child *c)
         log_warn("refused", "peer=%s reason=jobs_process", c->peer);
         tally_add(&l->refused, "jobs_process");
     } else {
-        c->pid = start_connection(l->kit, c->sock, pair[1], c->peer);
+        c->pid = spawn_connection(c->sock, pair[1], l->kit, c->peer);
         started = c->pid > 0;
         if (!started)
             log_error("fork", "error=%d", errno);
@@ -400,13 +234,15 @@ static int bytes_waiting(int sock)
 
 static void on_accepted(struct listener *l, int sock, const struct sockaddr_storage *from)
 {
-    char peer[80];
+    char peer[PEER_BYTES];
     uint8_t source[16];
     struct child *slot;
 
     l->n_accepted++;
-    describe_peer(from, peer, sizeof peer, source);
-    make_room(l, source);
+    listening_peer(from, peer, sizeof peer, source);
+    bool exempt = listening_is_from(peer, l->exempt, l->n_exempt);
+    if (!exempt)
+        make_room(l, source);
     slot = child_by_number(l, 0);
     if (slot == NULL) {
         log_warn("refused", "peer=%s reason=connections limit=%d", peer, CONNECTIONS_MAX);
@@ -414,11 +250,12 @@ static void on_accepted(struct listener *l, int sock, const struct sockaddr_stor
         close(sock);
         return;
     }
-    tune_socket(sock);
-    *slot = (struct child){ .number = l->next_number++, .sock = sock, .since_ns = clock_now_ns() };
+    listening_tune(sock);
+    *slot = (struct child){ .number = l->next_number++, .sock = sock, .exempt = exempt, .since_ns = clock_now_ns() };
     memcpy(slot->peer, peer, sizeof peer);
     l->n_children++;
-    startups_add(&l->startups, slot->number, source, slot->since_ns);
+    if (!exempt)
+        startups_add(&l->startups, slot->number, source, slot->since_ns);
     if (bytes_waiting(sock) > 0)
         start_child(l, slot);
 }
@@ -493,6 +330,8 @@ static void reap(struct listener *l)
                 log_warn("metrics_ended", "status=%d", status);
             continue;
         }
+        if (hooks_reaped(&l->hooks, pid, status))
+            continue;
         for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
             struct child *c = &l->children[i];
             if (c->number == 0 || c->pid != pid)
@@ -514,9 +353,9 @@ static void begin_stop(struct listener *l)
     (void)notify_send("STOPPING=1");
     l->stopping = true;
     l->stop_ns = clock_now_ns();
-    for (size_t i = 0; i < l->n_sockets; i++)
-        close(l->sockets[i]);
-    l->n_sockets = 0;
+    for (size_t i = 0; i < l->listening.n; i++)
+        close(l->listening.sockets[i]);
+    l->listening.n = 0;
     for (size_t i = 0; i < CONNECTIONS_MAX; i++) { /* nobody else would end those that have no process */
         if (is_waiting(&l->children[i]))
             drop_startup(l, l->children[i].number, "stopping");
@@ -545,7 +384,7 @@ static void on_signals(struct listener *l)
 static void say_ready(struct listener *l)
 {
     char line[64];
-    int n = snprintf(line, sizeof line, "ready ssh_port=%u\n", l->port);
+    int n = snprintf(line, sizeof line, "ready ssh_port=%u\n", l->listening.port);
 
     l->announced = true;
     (void)notify_send("READY=1");
@@ -574,6 +413,8 @@ static void on_control(struct listener *l)
             l->jobs_restart_ms = 100;
             if (!l->announced)
                 say_ready(l);
+        } else if (m.type == DOOR_JOB_ENDED) {
+            hooks_add(&l->hooks, &r);
         } else if (m.type == DOOR_LOGGED_IN) {
             uint64_t number = door_get_u64(&r);
             struct child *c = door_read_all(&r) && number != 0 ? child_by_number(l, number) : NULL;
@@ -605,6 +446,12 @@ static void write_page(struct listener *l, uint64_t now)
     fprintf(f, "weir_gateway_connection_crashes_total %" PRIu64 "\n", l->n_died);
     metrics_head(f, "weir_gateway_jobs_restarts_total", "counter", "Times the jobs process ended and was started again.");
     fprintf(f, "weir_gateway_jobs_restarts_total %" PRIu64 "\n", l->n_jobs_restarts);
+    if (l->hooks.program != NULL) {
+        metrics_head(f, "weir_gateway_job_hooks_total", "counter", "Times the program of --job-hook was run.");
+        fprintf(f, "weir_gateway_job_hooks_total %" PRIu64 "\n", l->hooks.n_run);
+        metrics_head(f, "weir_gateway_job_hooks_failed_total", "counter", "Times it failed, was killed or was not run.");
+        fprintf(f, "weir_gateway_job_hooks_failed_total %" PRIu64 "\n", l->hooks.n_failed + l->hooks.n_dropped);
+    }
     long n = ftell(f);
     if (fclose(f) == 0 && n > 0 && board_write(&l->board->pages[BOARD_LISTENER], text, (size_t)n, true, "", now) != ST_OK)
         log_error("metrics", "what=page bytes=%ld", n);
@@ -631,6 +478,13 @@ static int next_timeout_ms(const struct listener *l, uint64_t now)
         if (is_waiting(c) && c->since_ns + FIRST_BYTE_MS * 1000000ull < next)
             next = c->since_ns + FIRST_BYTE_MS * 1000000ull;
     }
+    for (size_t i = 0; i < CONNECTIONS_MAX && l->n_exempt > 0; i++) {
+        const struct child *c = &l->children[i];
+        if (c->number != 0 && c->exempt && c->sock >= 0 && c->since_ns + l->startups.grace_ns < next)
+            next = c->since_ns + l->startups.grace_ns;
+    }
+    if (hooks_next_ns(&l->hooks) < next)
+        next = hooks_next_ns(&l->hooks);
     if (l->jobs == 0 && !l->stopping && l->jobs_restart_ns < next)
         next = l->jobs_restart_ns;
     if (l->metrics_fd >= 0 && !l->stopping && l->page_ns + PAGE_MS * 1000000ull < next)
@@ -651,6 +505,12 @@ static void on_time(struct listener *l)
     see_to_metrics(l, now);
     while ((number = startups_overdue(&l->startups, now)) != 0)
         drop_startup(l, number, "login_grace");
+    for (size_t i = 0; i < CONNECTIONS_MAX && l->n_exempt > 0; i++) { /* the grace is for all */
+        struct child *c = &l->children[i];
+        if (c->number != 0 && c->exempt && c->sock >= 0 && now - c->since_ns >= l->startups.grace_ns)
+            drop_startup(l, c->number, "login_grace");
+    }
+    hooks_step(&l->hooks, now);
     for (size_t i = 0; i < CONNECTIONS_MAX && l->startups.n <= l->startups.free && !l->stopping; i++) {
         struct child *c = &l->children[i];
         if (is_waiting(c) && now - c->since_ns >= FIRST_BYTE_MS * 1000000ull)
@@ -660,6 +520,7 @@ static void on_time(struct listener *l)
         l->jobs_restart_ns = now + RESTART_MS_MAX * 1000000ull;
     if (l->stopping && now - l->stop_ns >= STOP_MS_MAX * 1000000ull) {
         log_error("stop", "overdue=%zu", l->n_children);
+        hooks_kill(&l->hooks);
         if (l->jobs > 0)
             kill(l->jobs, SIGKILL);
         if (l->metrics > 0)
@@ -677,12 +538,12 @@ static bool turn(struct listener *l)
 {
     struct pollfd fds[2 + LISTEN_SOCKETS_MAX + CONNECTIONS_MAX];
     struct child *waiting[CONNECTIONS_MAX];
-    size_t n = 0, n_listening = l->n_sockets, n_waiting = 0;
+    size_t n = 0, n_listening = l->listening.n, n_waiting = 0;
 
     fds[n++] = (struct pollfd){ .fd = l->signals, .events = POLLIN };
     fds[n++] = (struct pollfd){ .fd = l->control, .events = POLLIN }; /* -1 is skipped */
     for (size_t i = 0; i < n_listening; i++)
-        fds[n++] = (struct pollfd){ .fd = l->sockets[i], .events = POLLIN };
+        fds[n++] = (struct pollfd){ .fd = l->listening.sockets[i], .events = POLLIN };
     for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
         if (!is_waiting(&l->children[i]))
             continue;
@@ -711,7 +572,7 @@ static bool turn(struct listener *l)
 
 static void loop(struct listener *l)
 {
-    while (!l->stopping || l->jobs > 0 || l->metrics > 0 || l->n_children > 0) {
+    while (!l->stopping || l->jobs > 0 || l->metrics > 0 || l->n_children > 0 || hooks_busy(&l->hooks)) {
         if (!turn(l))
             return;
     }
@@ -723,24 +584,21 @@ static enum status prepare(struct listener *l, const struct config *c, const str
     struct host_keys keys;
     sigset_t set;
 
-    if (l->startups.free > l->startups.max) {
-        error_set(err, ERR_INVALID_PARAMETER, "startups-free",
-                  "--startups-free must be at most --startups-max");
-        return ST_INVALID;
-    }
-    enum status st = paths_make_private(places->state_dir, 0750, err);
+    enum status st = gateway_check_options(c, err);
+    if (st == ST_OK)
+        st = paths_make_private(places->state_dir, 0750, err);
     if (st != ST_OK)
         return st;
     st = host_keys_load(places->state_dir, &keys, err);
     if (st != ST_OK)
         return st;
-    st = make_kit(c, &keys, &l->kit);
+    st = host_keys_kit(&keys, c, &l->kit);
     host_keys_deinit(&keys);
     if (st != ST_OK) {
         error_set(err, ERR_INTERNAL, NULL, "cannot make the memfd of the host keys: %s", strerror(errno));
         return st;
     }
-    st = listen_everywhere(l, c, err);
+    st = listening_open(&l->listening, c, err);
     if (st == ST_OK && config_u64(c, "metrics-port") != 0)
         st = metrics_listen(config_string(c, "metrics-address"), (uint16_t)config_u64(c, "metrics-port"), &l->metrics_fd, err);
     if (st != ST_OK)
@@ -780,6 +638,9 @@ int listener_run(const struct config *c, const struct gateway_places *places, in
     l->startups.max = (uint32_t)config_u64(c, "startups-max");
     l->startups.per_source = (uint32_t)config_u64(c, "startups-per-source");
     l->startups.grace_ns = config_u64(c, "login-grace") * 1000000;
+    l->n_exempt = config_list(c, "exempt-source", &l->exempt);
+    l->hooks.program = config_string(c, "job-hook");
+    l->hooks.timeout_ns = config_u64(c, "job-hook-timeout") * 1000000;
     for (size_t i = 0; i < CONNECTIONS_MAX; i++)
         l->children[i].sock = -1;
     sandbox_undumpable();

@@ -91,6 +91,21 @@ const struct config_key gateway_keys[] = {
       .min = 1,
       .max = 1024,
       .help = "of them from one address" },
+    { .name = "exempt-source",
+      .type = CONFIG_LIST,
+      .value = "ADDRESS",
+      .help = "an address, ADDRESS/BITS or a pattern with * whose connections are not limited before their login, may repeat" },
+    { .name = "job-hook",
+      .type = CONFIG_STRING,
+      .value = "FILE",
+      .help = "a program to run when a job has ended: FILE JOB USER STATUS" },
+    { .name = "job-hook-timeout",
+      .type = CONFIG_MS,
+      .fallback = "30s",
+      .value = "TIME",
+      .min = 100,
+      .max = 600000,
+      .help = "it is killed after this time" },
     { .name = "job-window",
       .type = CONFIG_U64,
       .fallback = "128",
@@ -158,7 +173,7 @@ static void print_help(void)
     config_print_help(stdout,
                       "weir-gateway [OPTIONS]\n       weir-gateway user add NAME [--key FILE | --pending FINGERPRINT]\n"
                       "       weir-gateway user remove NAME\n       weir-gateway user list | pending\n       weir-gateway user disable|enable NAME\n"
-                      "       weir-gateway user limit NAME [LIMIT=N...]",
+                      "       weir-gateway user limit NAME [LIMIT=N...]\n       weir-gateway check [OPTIONS]",
                       "The ssh front end of a Weir pool: logs people in by their public keys, takes their "
                       "jobs, keeps them on disk.",
                       gateway_keys, gateway_n_keys);
@@ -202,8 +217,10 @@ int main(int argc, char **argv)
         usage(err.message);
     } else if (config_n_args(c) > 0 && strcmp(config_arg(c, 0), "user") == 0) {
         code = user_command_run(c, &places);
+    } else if (config_n_args(c) > 0 && strcmp(config_arg(c, 0), "check") == 0) {
+        code = check_command_run(c, &places);
     } else if (config_n_args(c) > 0) {
-        code = usage("the only command is `user`; the server takes options only");
+        code = usage("the only commands are `user` and `check`; the server takes options only");
     } else {
         code = run_process(jobs ? "gateway/jobs" : "gateway", c, &places, argc, argv);
     }

@@ -70,6 +70,8 @@ struct runner {
     uint64_t flush_not_before_ns;       /* after a failed commit */
     uint64_t feed_not_before_ns;        /* after "busy" */
     uint64_t turn;                      /* counts feeds */
+    void (*on_end)(const struct job_row *row, void *arg); /* a job has ended, which is committed; NULL: nobody wants to know */
+    void *on_end_arg;
     uint64_t last_flush_ns;
     uint64_t n_answered, n_failed, n_retried, n_refused; /* lines since the start; commits that the disk refused */
     double pace_ns, pace_lines;         /* outlook.c: time with lines under way, and lines answered in it */
@@ -127,6 +129,8 @@ MUST_CHECK enum status runner_open_files(struct runner *r, struct job *j, char *
 void runner_flush(struct runner *r, uint64_t now_ns);
 /* End a job as a whole: its records are dropped, its state becomes failed. */
 void runner_fail_job(struct runner *r, struct job *j, const char *why);
+/* Tell whoever wants to know that a job has ended. */
+void runner_tell_end(const struct runner *r, const struct job_row *row);
 /* Remove a job that has ended from the list. */
 void runner_drop(struct runner *r, struct job *j);
 

@@ -205,9 +205,11 @@ static void on_committed(struct runner *r)
         if (j->n_pending == 0)
             continue;
         struct job_row row = next_row(r, j);
-        if (job_state_ended(row.state))
+        if (job_state_ended(row.state)) {
             log_info("job", "id=%s user=%s state=%s lines=%" PRIu64 " failed=%" PRIu64, row.id, row.user,
                      job_state_name(row.state), row.n_lines, row.n_failed);
+            runner_tell_end(r, &row);
+        }
         j->row = row;
         j->n_pending = 0;
         j->n_retried = 0;
@@ -290,6 +292,14 @@ void runner_fail_job(struct runner *r, struct job *j, const char *why)
     if (job_store_save(r->store, &j->row) != ST_OK)
         log_error("job", "id=%s what=not_saved",
                   j->row.id); /* the next start finds it in progress and meets the same reason */
+    else
+        runner_tell_end(r, &j->row);
+}
+
+void runner_tell_end(const struct runner *r, const struct job_row *row)
+{
+    if (r->on_end != NULL)
+        r->on_end(row, r->on_end_arg);
 }
 
 void runner_drop(struct runner *r, struct job *j)
