@@ -6,6 +6,7 @@
 #   make test         unit, reference and integration tests          make test-long   seeds, fuzz minutes, sanitizers
 #   make soak MINUTES=20    a whole pool under clients of every kind while workers are killed
 #   make lint         layer rules, formatting, sizes                 make bench       measure beside the peers
+#   make bench-stack  measure the whole stack: shared prefix, first token, two users
 #   make deps         install the packages a build needs             make install     PREFIX= DESTDIR=
 #   make deb          Debian packages in build/deb                   make dist        a tarball for other distributions
 #   make SAN=address,undefined ...   the same, built with sanitizers into build/address,undefined
@@ -121,8 +122,16 @@ $(B)/bench/%: $(B)/bench/%.c.o $(call lib,worker kernels common)
 	@mkdir -p $(@D)
 	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ $(COMMON_LIBS) $(LDLIBS)
 
+$(B)/bench/load: $(B)/bench/load.c.o $(call lib,client common)
+	@mkdir -p $(@D)
+	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ -lzmq -ljansson $(COMMON_LIBS) $(LDLIBS)
+
 bench: $(B)/bench/cpu_bench $(B)/bench/roofline
 	@bench/compare.sh $(B)
+
+# Broker, worker and clients together; beside llama-server where WEIR_PEER has one.
+bench-stack: $(B)/bench/load $(PROGRAMS)
+	@for b in shared_prefix first_token two_users; do WEIR_BIN=$(B)/bin /usr/bin/python3 bench/$$b.py $(B) || exit 1; done
 
 # A worker without a model: says made-up tokens, or misbehaves as the prompt asks.
 $(B)/tests/fake_worker: $(B)/tests/support/fake_worker.c.o $(call lib,common)
@@ -194,6 +203,6 @@ $(B)/libweir.a: $(LIBWEIR) $(call lib,common)
 clean:
 	rm -rf build
 
-.PHONY: all bench tests test test-long prove soak lint deps demo try install deb dist clean FORCE
+.PHONY: all bench bench-stack tests test test-long prove soak lint deps demo try install deb dist clean FORCE
 .SECONDARY:
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)

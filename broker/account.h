@@ -22,6 +22,8 @@ struct account {
     uint64_t last_seen_ns;
     uint64_t n_requests;    /* accepted since it got its number */
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
+    uint64_t n_dispatched, queue_ns; /* requests that reached a worker; their waits, summed: from arrival to that moment */
+    uint64_t n_preemptions; /* how often its requests made room in a worker */
     int64_t day;            /* since 1970, UTC, of tokens_today */
     uint64_t tokens_today;  /* computed for it: prompts without what the cache had, and answers.  Since the broker's start */
 };

@@ -138,6 +138,8 @@ static enum status send_to(struct broker *b, uint32_t request, struct worker *w)
         if (r->dispatched_ns == 0) {
             r->dispatched_ns = b->now_ns;
             histogram_add(&b->times.queue[r->batch], (double)(b->now_ns - r->arrived_ns) / 1e9);
+            b->accounts.list[r->account].n_dispatched++;
+            b->accounts.list[r->account].queue_ns += b->now_ns - r->arrived_ns;
         }
     }
     if (st == ST_CORRUPT) {

@@ -217,6 +217,7 @@ static enum status on_done(struct broker *b, struct worker *w, uint32_t request,
             return broken(ret_rule, "done-before-the-end");
         r->prefill_ns = e->head.done.prefill_ns;
         r->preemptions += e->head.done.preemptions;
+        b->accounts.list[r->account].n_preemptions += e->head.done.preemptions;
         if (r->numerics_id[0] == '\0')
             memcpy(r->numerics_id, w->card.numerics_id, sizeof(r->numerics_id));
         ending_done(b, request);

@@ -61,28 +61,37 @@ static bool find_model(const struct broker *b, struct span name, struct admissio
     return false;
 }
 
-/* The user a request is for: the sender, or whom a front end names. */
-static bool find_account(struct broker *b, const struct sender *from, struct span on_behalf_of, struct admission *a)
+/* The user a message is for: the sender, or whom a front end names. */
+static bool find_name(const struct broker *b, const struct sender *from, struct span on_behalf_of, char ret_name[USER_NAME_BYTES],
+                      struct error *err)
 {
-    char name[USER_NAME_BYTES];
     const struct options *o = b->options;
     bool front_end = false;
 
-    memcpy(name, from->user, sizeof(name));
-    if (on_behalf_of.n > 0) {
-        for (uint32_t i = 0; i < o->n_front_ends; i++)
-            front_end = front_end || o->front_ends[i] == from->uid;
-        if (!front_end) {
-            error_set(&a->error, ERR_PERMISSION_DENIED, "on_behalf_of", "%s is no front end", from->user);
-            return false;
-        }
-        snprintf(name, sizeof(name), "%.*s", (int)(on_behalf_of.n < sizeof(name) ? on_behalf_of.n : 0),
-                 (const char *)on_behalf_of.at);
-        if (!user_name_ok(name)) {
-            error_set(&a->error, ERR_INVALID_PARAMETER, "on_behalf_of", "not the name of a user");
-            return false;
-        }
+    memcpy(ret_name, from->user, USER_NAME_BYTES);
+    if (on_behalf_of.n == 0)
+        return true;
+    for (uint32_t i = 0; i < o->n_front_ends; i++)
+        front_end = front_end || o->front_ends[i] == from->uid;
+    if (!front_end) {
+        error_set(err, ERR_PERMISSION_DENIED, "on_behalf_of", "%s is no front end", from->user);
+        return false;
     }
+    snprintf(ret_name, USER_NAME_BYTES, "%.*s", (int)(on_behalf_of.n < USER_NAME_BYTES ? on_behalf_of.n : 0),
+             (const char *)on_behalf_of.at);
+    if (!user_name_ok(ret_name)) {
+        error_set(err, ERR_INVALID_PARAMETER, "on_behalf_of", "not the name of a user");
+        return false;
+    }
+    return true;
+}
+
+static bool find_account(struct broker *b, const struct sender *from, struct span on_behalf_of, struct admission *a)
+{
+    char name[USER_NAME_BYTES];
+
+    if (!find_name(b, from, on_behalf_of, name, &a->error))
+        return false;
     const struct user *user = users_by_name(&b->identity.users, name);
     if (user != NULL && user->disabled) {
         error_set(&a->error, ERR_PERMISSION_DENIED, "", "user %s is disabled", name);
@@ -550,12 +559,18 @@ static void on_status(struct broker *b, const struct sender *from, const struct 
         delivery_reply(b, &from->peer);
 }
 
-/* No answer: what is not there has ended already. */
+/* No answer but a refusal: what is not there has ended already. */
 static void on_session_end(struct broker *b, const struct sender *from, const struct wire_message *m)
 {
+    char of[USER_NAME_BYTES];
     uint64_t name[2], user;
+    struct error e;
 
-    session_name(b, from->user, m->session_end.session, name, &user);
+    if (!find_name(b, from, m->session_end.on_behalf_of, of, &e)) {
+        refuse(b, from, m->id, 0, &e);
+        return;
+    }
+    session_name(b, of, m->session_end.session, name, &user);
     (void)!sessions_end(&b->sessions, name);
 }
 

@@ -75,7 +75,10 @@ static const struct {
     { "weir_worker_prefill_tokens_total", "counter", "Prompt tokens computed.", offsetof(struct worker_stats, prefill_tokens) },
     { "weir_worker_cached_tokens_total", "counter", "Prompt tokens taken from the cache.", offsetof(struct worker_stats, cached_tokens) },
     { "weir_worker_preemptions_total", "counter", "Sequences that made room.", offsetof(struct worker_stats, preemptions) },
-    { "weir_worker_evictions_total", "counter", "KV blocks dropped from the cache.", offsetof(struct worker_stats, evictions) },
+    { "weir_worker_evictions_stored_total", "counter", "KV blocks that made room and whose contents the host store kept.",
+      offsetof(struct worker_stats, evictions_stored) },
+    { "weir_worker_sessions_yielded_total", "counter", "Sessions that gave up their blocks because others needed them.",
+      offsetof(struct worker_stats, sessions_yielded) },
     { "weir_worker_store_blocks", "gauge", "KV blocks in its part of the host store.", offsetof(struct worker_stats, store_blocks) },
     { "weir_worker_store_blocks_max", "gauge", "KV blocks its part holds.", offsetof(struct worker_stats, store_blocks_max) },
     { "weir_worker_store_hits_total", "counter", "Blocks that came back from its own part.", offsetof(struct worker_stats, store_hits) },
@@ -96,13 +99,13 @@ static void put_worker_number(const struct broker *b, FILE *f, const char *name,
 static void put_blocks(const struct broker *b, FILE *f, const struct worker_stats stats[WORKERS_MAX])
 {
     metrics_head(f, "weir_worker_blocks", "gauge",
-                 "KV blocks: free hold nothing, pinned are used by sequences, cached are kept for reuse, moving are copied.");
+                 "KV blocks: free hold nothing, pinned are used by sequences, cached are kept for reuse.");
     for (uint32_t i = 0; i < b->n_workers; i++) {
         const struct worker_stats *s = &stats[i];
         const struct {
             const char *state;
             uint64_t n;
-        } counts[] = { { "free", s->blocks_free }, { "pinned", s->blocks_pinned }, { "cached", s->blocks_cached }, { "moving", s->blocks_moving } };
+        } counts[] = { { "free", s->blocks_free }, { "pinned", s->blocks_pinned }, { "cached", s->blocks_cached } };
 
         for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++)
             fprintf(f, "weir_worker_blocks{slot=\"%" PRIu32 "\",model=\"%s\",state=\"%s\"} %" PRIu64 "\n", b->workers[i].slot,
@@ -110,8 +113,27 @@ static void put_blocks(const struct broker *b, FILE *f, const struct worker_stat
     }
 }
 
-static void put_step_time(const struct broker *b, FILE *f, const struct worker_stats stats[WORKERS_MAX])
+static void put_evictions(const struct broker *b, FILE *f, const struct worker_stats stats[WORKERS_MAX])
 {
+    metrics_head(f, "weir_worker_evictions_total", "counter",
+                 "KV blocks dropped from the cache: space made room for others, superseded are contained in a longer one.");
+    for (uint32_t i = 0; i < b->n_workers; i++) {
+        const struct worker *w = &b->workers[i];
+
+        fprintf(f, "weir_worker_evictions_total{slot=\"%" PRIu32 "\",model=\"%s\",reason=\"space\"} %" PRIu64 "\n", w->slot,
+                b->models[w->model].name, stats[i].evictions);
+        fprintf(f, "weir_worker_evictions_total{slot=\"%" PRIu32 "\",model=\"%s\",reason=\"superseded\"} %" PRIu64 "\n", w->slot,
+                b->models[w->model].name, stats[i].tails_superseded);
+    }
+}
+
+static void put_seconds(const struct broker *b, FILE *f, const struct worker_stats stats[WORKERS_MAX])
+{
+    metrics_head(f, "weir_worker_eviction_age_seconds_total", "counter",
+                 "From the last use of a KV block to its eviction for space; by these evictions: how long the cache keeps a block.");
+    for (uint32_t i = 0; i < b->n_workers; i++)
+        fprintf(f, "weir_worker_eviction_age_seconds_total{slot=\"%" PRIu32 "\",model=\"%s\"} %.6f\n", b->workers[i].slot,
+                b->models[b->workers[i].model].name, (double)stats[i].eviction_age_ns / 1e9);
     metrics_head(f, "weir_worker_step_seconds_total", "counter", "Time in forward passes; by steps: how long one takes.");
     for (uint32_t i = 0; i < b->n_workers; i++)
         fprintf(f, "weir_worker_step_seconds_total{slot=\"%" PRIu32 "\",model=\"%s\"} %.6f\n", b->workers[i].slot,
@@ -140,7 +162,8 @@ static void put_workers(const struct broker *b, FILE *f)
             put_worker_number(b, f, worker_numbers[k].name, &b->workers[i], value);
         }
     }
-    put_step_time(b, f, stats);
+    put_evictions(b, f, stats);
+    put_seconds(b, f, stats);
     put_blocks(b, f, stats);
 }
 
@@ -157,6 +180,16 @@ static void put_users(const struct broker *b, FILE *f)
         fprintf(f, "weir_user_tokens_total{user=\"%s\",kind=\"cached\"} %" PRIu64 "\n", a->name, a->cached_tokens);
         fprintf(f, "weir_user_tokens_total{user=\"%s\",kind=\"completion\"} %" PRIu64 "\n", a->name, a->completion_tokens);
     }
+    metrics_head(f, "weir_user_queue_seconds_total", "counter", "From arrival to the first dispatch, summed, by user.");
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(f, "weir_user_queue_seconds_total{user=\"%s\"} %.6f\n", b->accounts.list[i].name,
+                (double)b->accounts.list[i].queue_ns / 1e9);
+    metrics_head(f, "weir_user_dispatched_total", "counter", "Requests that reached a worker: what the queue's seconds are divided by.");
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(f, "weir_user_dispatched_total{user=\"%s\"} %" PRIu64 "\n", b->accounts.list[i].name, b->accounts.list[i].n_dispatched);
+    metrics_head(f, "weir_user_preemptions_total", "counter", "How often a user's requests made room in a worker.");
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(f, "weir_user_preemptions_total{user=\"%s\"} %" PRIu64 "\n", b->accounts.list[i].name, b->accounts.list[i].n_preemptions);
     metrics_head(f, "weir_user_requests", "gauge", "Requests under way, by user.");
     for (uint32_t i = 0; i < n; i++)
         fprintf(f, "weir_user_requests{user=\"%s\"} %" PRIu32 "\n", b->accounts.list[i].name, b->accounts.list[i].n_live);

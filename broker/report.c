@@ -100,6 +100,11 @@ void report_models(struct broker *b, struct span id)
     wire_end(o);
 }
 
+static double share_of(uint64_t part, uint64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
 static void put_running_worker(const struct broker *b, struct wire_buffer *o, const struct worker *w)
 {
     struct worker_stats s;
@@ -112,7 +117,6 @@ static void put_running_worker(const struct broker *b, struct wire_buffer *o, co
     wire_put_u64(o, "blocks_free", s.blocks_free);
     wire_put_u64(o, "blocks_pinned", s.blocks_pinned);
     wire_put_u64(o, "blocks_cached", s.blocks_cached);
-    wire_put_u64(o, "blocks_moving", s.blocks_moving);
     wire_put_u64(o, "block_bytes", w->card.block_bytes);
     wire_put_u64(o, "steps", s.steps);
     wire_put_f64(o, "step_ms_mean", s.steps > 0 ? (double)s.step_ns / 1e6 / (double)s.steps : 0);
@@ -120,7 +124,12 @@ static void put_running_worker(const struct broker *b, struct wire_buffer *o, co
     wire_put_u64(o, "tokens_prefilled", s.prefill_tokens);
     wire_put_u64(o, "tokens_cached", s.cached_tokens);
     wire_put_u64(o, "preemptions", s.preemptions);
+    wire_put_f64(o, "hit_rate", share_of(s.cached_tokens, s.cached_tokens + s.prefill_tokens));
     wire_put_u64(o, "evictions", s.evictions);
+    wire_put_u64(o, "evictions_stored", s.evictions_stored);
+    wire_put_u64(o, "tails_superseded", s.tails_superseded);
+    wire_put_f64(o, "eviction_age_ms_mean", s.evictions > 0 ? (double)s.eviction_age_ns / 1e6 / (double)s.evictions : 0);
+    wire_put_u64(o, "sessions_yielded", s.sessions_yielded);
     wire_put_u64(o, "store_blocks", s.store_blocks);
     wire_put_u64(o, "store_blocks_max", s.store_blocks_max);
     wire_put_u64(o, "store_hits", s.store_hits);
@@ -195,6 +204,9 @@ static void put_users(const struct broker *b, struct wire_buffer *o, const char 
         wire_put_u64(o, "requests", a->n_requests);
         wire_put_u64(o, "prompt_tokens", a->prompt_tokens);
         wire_put_u64(o, "cached_tokens", a->cached_tokens);
+        wire_put_f64(o, "hit_rate", share_of(a->cached_tokens, a->prompt_tokens));
+        wire_put_f64(o, "queue_ms_mean", a->n_dispatched > 0 ? (double)a->queue_ns / 1e6 / (double)a->n_dispatched : 0);
+        wire_put_u64(o, "preemptions", a->n_preemptions);
         wire_put_u64(o, "completion_tokens", a->completion_tokens);
         wire_end(o);
     }

@@ -1,10 +1,15 @@
-/* cmd_chat.c - `weir chat`: a conversation.  ^C while an answer streams stops the answer: what
+/* cmd_chat.c - `weir chat`: a conversation.
+ *
+ * The pool keeps what it computed of a conversation as a session until the conversation ends, so a turn computes only what is new.  A pool
+ * that takes no more sessions still answers.  ^C while an answer streams stops the answer: what
  * was said of it stays in the conversation.  A turn that failed is taken back, so that the next begins where the last good one ended. */
 #include "commands.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "conversation.h"
@@ -20,6 +25,8 @@ struct chat {
     struct conversation said;
     bool on_terminal;
     enum exit_code code;
+    char session[32]; /* of the conversation; empty: none */
+    bool told;        /* the pool knows it */
 };
 
 struct turn {
@@ -44,6 +51,27 @@ size_t chat_flags(struct flag *ret_flags)
                                    0,
                                    0};
     return n + command_connect_flags(ret_flags + n, &options.connect);
+}
+
+/* --- its session ------------------------------------------------------------------------------- */
+
+/* A name that no other conversation has; without one the pool's cache does what it can. */
+static void begin_session(struct chat *c)
+{
+    uint64_t number;
+
+    if (getrandom(&number, sizeof(number), 0) == (ssize_t)sizeof(number))
+        snprintf(c->session, sizeof(c->session), "chat-%016llx", (unsigned long long)number);
+}
+
+static void end_session(struct chat *c)
+{
+    struct weir_error err;
+
+    if (c->told)
+        (void)weir_session_end(c->client, c->session, &err); /* if it does not arrive, time ends it */
+    c->told = false;
+    c->session[0] = '\0';
 }
 
 /* --- one turn ---------------------------------------------------------------------------------- */
@@ -113,13 +141,25 @@ static void finish_turn(struct chat *c, struct turn *t, bool stopped, size_t bef
     conversation_forget(&c->said, before);
 }
 
+/* Ask and wait.  Gives true if ^C stopped the answer. */
+static bool ask(struct chat *c, struct weir_request *r, struct turn *t)
+{
+    uint64_t request = 0;
+
+    r->session = c->session[0] != '\0' ? c->session : NULL;
+    t->result = weir_submit(c->client, r, on_event, t, &request, &t->err);
+    if (t->result != WEIR_OK)
+        return false;
+    c->told = r->session != NULL;
+    t->result = WEIR_AGAIN;
+    return wait_for_answer(c, t, request);
+}
+
 static void turn(struct chat *c, const char *text, size_t bytes)
 {
     struct turn t = {.result = WEIR_AGAIN, .newline_last = true};
     struct weir_request r = {0};
     size_t before = c->said.n;
-    uint64_t request = 0;
-    bool stopped = false;
 
     if (request_flags_apply(&options, "chat", &r) != EXIT_DONE || !conversation_say(&c->said, "user", text, bytes))
         return;
@@ -129,10 +169,13 @@ static void turn(struct chat *c, const char *text, size_t bytes)
         conversation_forget(&c->said, before);
         return;
     }
-    t.result = weir_submit(c->client, &r, on_event, &t, &request, &t.err);
-    if (t.result == WEIR_OK) {
-        t.result = WEIR_AGAIN;
-        stopped = wait_for_answer(c, &t, request);
+    bool stopped = ask(c, &r, &t);
+    if (t.result == WEIR_FAILED && strcmp(t.err.param, "session") == 0) { /* too many of them: it goes without */
+        c->session[0] = '\0';
+        c->told = false;
+        weir_answer_free(t.answer);
+        t = (struct turn){.result = WEIR_AGAIN, .newline_last = true};
+        stopped = ask(c, &r, &t);
     }
     if (c->code != EXIT_INTERRUPTED)
         finish_turn(c, &t, stopped, before);
@@ -162,9 +205,12 @@ static bool take_line(struct chat *c, const char *line, size_t bytes)
     case INPUT_REFUSED:
         fprintf(stderr, "weir chat: %s\n", why);
         break;
+    case INPUT_DONE: /* a conversation has begun */
+        end_session(c);
+        begin_session(c);
+        break;
     case INPUT_NOTHING:
     case INPUT_GOES_ON:
-    case INPUT_DONE:
         break;
     }
     return true;
@@ -175,6 +221,7 @@ static void converse(struct chat *c)
     struct line_editor *editor = line_editor_new(STDIN_FILENO, c->signals);
     bool on = editor != NULL;
 
+    begin_session(c);
     c->on_terminal = on && line_editor_on_terminal(editor);
     if (c->on_terminal)
         printf("weir chat: /help lists commands, ^D ends.\n");
@@ -218,6 +265,7 @@ int cmd_chat(int argc, char **argv)
         turn(&c, argv[0], strlen(argv[0]));
     else
         converse(&c);
+    end_session(&c);
     conversation_deinit(&c.said);
     weir_close(c.client);
     return command_flush("chat") ? c.code : EXIT_FAILED;

@@ -160,6 +160,11 @@ static void print_worker(const json_t *w)
             put("store %3.0f%% full %.0f read", 100 * number_of(w, "store_blocks") / number_of(w, "store_blocks_max"),
                 number_of(w, "store_hits") + number_of(w, "store_hits_other"));
         put("%.0f tokens", number_of(w, "tokens_generated"));
+        put("%.0f reused (%.0f%%)", number_of(w, "tokens_cached"), 100 * number_of(w, "hit_rate"));
+        if (number_of(w, "evictions") > 0)
+            put("%.0f evicted at %.0f s", number_of(w, "evictions"), number_of(w, "eviction_age_ms_mean") / 1e3);
+        if (number_of(w, "preemptions") > 0)
+            put("%.0f preempted", number_of(w, "preemptions"));
     }
     put("%s", text_of(w, "model"));
     put("%s", text_of(w, "device"));
@@ -189,8 +194,12 @@ static void print_user(const json_t *u)
     put("%-18s", text_of(u, "name"));
     put("%4.0f running %4.0f queued", number_of(u, "running"), number_of(u, "queued"));
     put("%.0f requests", number_of(u, "requests"));
-    put("%.0f prompt tokens (%.0f%% cached)", prompt, prompt > 0 ? 100 * number_of(u, "cached_tokens") / prompt : 0.0);
+    put("%.0f prompt tokens", prompt);
+    put("%.0f reused (%.0f%%)", number_of(u, "cached_tokens"), 100 * number_of(u, "hit_rate"));
     put("%.0f generated", number_of(u, "completion_tokens"));
+    put("%.1f ms in queue", number_of(u, "queue_ms_mean"));
+    if (number_of(u, "preemptions") > 0)
+        put("%.0f preempted", number_of(u, "preemptions"));
     putchar('\n');
 }
 

@@ -324,7 +324,7 @@ int weir_tokenize_async(struct weir_client *c, const char *model, const char *te
     return send_or_free(c, open, result, err);
 }
 
-int weir_session_end(struct weir_client *c, const char *session, struct weir_error *err)
+int weir_session_end_for(struct weir_client *c, const char *session, const char *on_behalf_of, struct weir_error *err)
 {
     char id[CLIENT_ID_DIGITS];
 
@@ -334,10 +334,15 @@ int weir_session_end(struct weir_client *c, const char *session, struct weir_err
     }
     /* Nobody waits for an answer, so it takes no slot; a number no slot can have keeps a reply from meeting a request. */
     snprintf(id, sizeof(id), "0");
-    if (wire_encode_session_end(&c->out, span_str(id), span_str(session)) != ST_OK)
+    if (wire_encode_session_end(&c->out, span_str(id), span_str(session), text_span(on_behalf_of, 0)) != ST_OK)
         return wrong(err, ERR_INTERNAL, "", "out of memory");
     int result = client_send(c, err);
     if (!c->in_callback)
         client_settle(c);
     return result;
+}
+
+int weir_session_end(struct weir_client *c, const char *session, struct weir_error *err)
+{
+    return weir_session_end_for(c, session, NULL, err);
 }

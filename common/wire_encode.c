@@ -360,11 +360,12 @@ enum status wire_encode_tokenize(struct wire_buffer *b, struct span id, struct s
     return end_message(b);
 }
 
-enum status wire_encode_session_end(struct wire_buffer *b, struct span id, struct span session)
+enum status wire_encode_session_end(struct wire_buffer *b, struct span id, struct span session, struct span on_behalf_of)
 {
     begin_message(b, "session_end");
     put_id(b, id);
     wire_put_str(b, "session", session);
+    put_str_if(b, "on_behalf_of", on_behalf_of);
     return end_message(b);
 }
 

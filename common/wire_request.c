@@ -432,6 +432,7 @@ static const struct field session_end_fields[] = {
     { "type", field_skip, 0, 0, 0, 0, { 0 } },
     { "id", field_id, M(id), 0, 0, FIELD_REQUIRED, { 0 } },
     { "session", field_text, M(session_end.session), 1, NAME_BYTES_MAX - 1, FIELD_REQUIRED, { 0 } },
+    { "on_behalf_of", field_text, M(session_end.on_behalf_of), 1, NAME_BYTES_MAX - 1, 0, { 0 } },
     { "ext", read_ext, 0, 0, 0, 0, { 0 } },
 };
 

@@ -84,6 +84,10 @@ struct region_card {
     X(requests_started) X(requests_ended)                                                 \
     X(preemptions)                                                                        \
     X(evictions)            /* blocks evicted to make room */                             \
+    X(evictions_stored)     /* ... of them, those whose contents the host store kept */   \
+    X(tails_superseded)     /* blocks dropped because a longer one contains them */       \
+    X(eviction_age_ns)      /* from last use to eviction, summed */                       \
+    X(sessions_yielded)     /* sessions that gave their blocks up under pressure */       \
     X(store_hits)           /* blocks that came back from the own part of the host store */ \
     X(store_hits_other)     /* ... that came from another worker's */                     \
     X(store_refused)        /* found there, and not believed: overwritten meanwhile, or broken */ \
@@ -93,7 +97,7 @@ struct region_card {
     X(step_began_ns)        /* 0 while no step is running */                              \
     X(running_seqs) X(waiting_requests)     /* levels from here on */                     \
     X(waiting_tokens)       /* prompt tokens not yet computed, running and waiting */     \
-    X(blocks_free) X(blocks_pinned) X(blocks_cached) X(blocks_moving)                     \
+    X(blocks_free) X(blocks_pinned) X(blocks_cached)                                      \
     X(store_blocks) X(store_blocks_max)     /* in the own part of the host store, and how many it holds; 0: none */
 
 struct region_stats {

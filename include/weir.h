@@ -206,7 +206,9 @@ int weir_worker_order(struct weir_client *c, const struct weir_worker_order *ord
                       struct weir_error *err);
 int weir_tokenize_async(struct weir_client *c, const char *model, const char *text, size_t text_bytes, bool special,
                         weir_callback *callback, void *arg, struct weir_error *err);
+/* Nothing need be kept for this session any more.  _for: a front end, on behalf of this user (NULL: its own). */
 int weir_session_end(struct weir_client *c, const char *session, struct weir_error *err);
+int weir_session_end_for(struct weir_client *c, const char *session, const char *on_behalf_of, struct weir_error *err);
 
 int weir_fd(const struct weir_client *c);          /* readable: call weir_process() */
 int weir_timeout_ms(const struct weir_client *c);  /* call weir_process() after so long at the latest; -1: never */

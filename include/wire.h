@@ -173,7 +173,7 @@ struct wire_message {
     union {
         struct wire_generate generate;
         struct { struct span model, text; bool special; } tokenize;
-        struct { struct span session; } session_end;
+        struct { struct span session, on_behalf_of; } session_end;
         struct wire_admin admin;
         struct { struct span request; } trace; /* empty: all */
         struct { struct span client; } hello;
@@ -220,7 +220,7 @@ MUST_CHECK enum status wire_encode_hello(struct wire_buffer *b, struct span clie
 MUST_CHECK enum status wire_encode_generate(struct wire_buffer *b, const struct wire_generate *g);
 MUST_CHECK enum status wire_encode_simple(struct wire_buffer *b, enum wire_type type, struct span id); /* cancel, models, status */
 MUST_CHECK enum status wire_encode_tokenize(struct wire_buffer *b, struct span id, struct span model, struct span text, bool special);
-MUST_CHECK enum status wire_encode_session_end(struct wire_buffer *b, struct span id, struct span session);
+MUST_CHECK enum status wire_encode_session_end(struct wire_buffer *b, struct span id, struct span session, struct span on_behalf_of);
 MUST_CHECK enum status wire_encode_admin(struct wire_buffer *b, const struct wire_admin *a);
 MUST_CHECK enum status wire_encode_trace(struct wire_buffer *b, struct span id, struct span request); /* request empty: all */
 MUST_CHECK enum status wire_encode_accepted(struct wire_buffer *b, struct span id, struct span request, uint64_t seed);

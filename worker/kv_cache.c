@@ -19,7 +19,7 @@ struct kv_cache {
     uint32_t n_blocks;
     uint32_t free_head;        /* top of the stack of FREE blocks */
     uint32_t oldest, youngest; /* ends of the LRU list */
-    uint32_t n_state[4];
+    uint32_t n_state[3];
     struct entry *entries; /* [n_blocks] */
 };
 
@@ -164,21 +164,6 @@ void kv_cache_forget(struct kv_cache *kv, uint32_t block)
     }
 }
 
-void kv_cache_move_begin(struct kv_cache *kv, uint32_t block)
-{
-    lru_unlink(kv, block);
-    set_state(kv, entry_of(kv, block), KV_MOVING);
-}
-
-void kv_cache_move_end(struct kv_cache *kv, uint32_t block, bool keep)
-{
-    assert(entry_of(kv, block)->state == KV_MOVING);
-    if (keep)
-        lru_append(kv, block);
-    else
-        push_free(kv, block);
-}
-
 uint32_t kv_cache_n_blocks(const struct kv_cache *kv)
 {
     return kv->n_blocks;
@@ -191,8 +176,7 @@ uint32_t kv_cache_n_available(const struct kv_cache *kv)
 
 struct kv_counts kv_cache_counts(const struct kv_cache *kv)
 {
-    return (struct kv_counts){ kv->n_state[KV_FREE], kv->n_state[KV_PINNED], kv->n_state[KV_CACHED],
-                               kv->n_state[KV_MOVING] };
+    return (struct kv_counts){ kv->n_state[KV_FREE], kv->n_state[KV_PINNED], kv->n_state[KV_CACHED] };
 }
 
 enum kv_state kv_cache_state(const struct kv_cache *kv, uint32_t block)
@@ -217,18 +201,18 @@ uint32_t kv_cache_oldest(const struct kv_cache *kv)
 
 void kv_cache_check(const struct kv_cache *kv)
 {
-    uint32_t n_state[4] = { 0 };
+    uint32_t n_state[3] = { 0 };
     for (uint32_t b = 0; b < kv->n_blocks; b++) {
         const struct entry *e = &kv->entries[b];
-        assert(e->state <= KV_MOVING);
+        assert(e->state <= KV_CACHED);
         n_state[e->state]++;
         assert((e->pins > 0) == (e->state == KV_PINNED));
-        if (e->state == KV_CACHED || e->state == KV_MOVING)
+        if (e->state == KV_CACHED)
             assert(e->published);
         if (e->state == KV_FREE)
             assert(!e->published);
     }
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 3; i++)
         assert(n_state[i] == kv->n_state[i]);
 
     uint32_t n = 0;

@@ -1,16 +1,16 @@
 /* kv_cache.h - the fixed pool of KV blocks: who holds which block, and which one is given up next.
  *
- * Only numbers live here; the bytes of a block belong to the backend.  A block is always in one of four states:
+ * Only numbers live here; the bytes of a block belong to the backend.  A block is always in one of three states:
  *
  *   FREE     contents are garbage
  *   PINNED   pins > 0: a sequence (or a copy) reads or writes it; it cannot be evicted
  *   CACHED   no pins, published: contents valid; sits on the LRU list until it is matched or evicted
- *   MOVING   a copy of a published block to the host is under way: never handed out, never evicted, never pinned
+ *
+ * A copy to or from the host store needs no state: the backend orders it before every later step (block_mover.h).
  *
  *     FREE --take--> PINNED --last release, published--> CACHED --pin--> PINNED
- *       ^              |                                  |  |
- *       |              +--last release, not published     |  +--move_begin--> MOVING --move_end--> CACHED or FREE
- *       +--<-----------+                                  |
+ *       ^              |                                  |
+ *       +--<-----------+--last release, not published     |
  *       +--<--forget--------------------------------------+--take (released longest ago first)--> PINNED
  *
  * Published means that the prefix index knows the block's tokens.  This file does not know the index: whoever takes a block
@@ -30,10 +30,10 @@
 
 #define KV_BLOCK_NONE UINT32_MAX
 
-enum kv_state { KV_FREE, KV_PINNED, KV_CACHED, KV_MOVING };
+enum kv_state { KV_FREE, KV_PINNED, KV_CACHED };
 
 struct kv_counts { /* blocks in each state; together the size of the pool */
-    uint32_t n_free, n_pinned, n_cached, n_moving;
+    uint32_t n_free, n_pinned, n_cached;
 };
 
 struct kv_cache; /* opaque */
@@ -44,7 +44,7 @@ void kv_cache_free(struct kv_cache *kv); /* NULL is fine */
 
 /* Take a block with garbage in it and pin it once: a FREE one, else the CACHED one released longest ago.
  *   ST_OK    *ret_block is pinned; *ret_evicted says whether it was CACHED: the index must forget it before anything else
- *   ST_FULL  every block is pinned or moving; nothing changed.  Normal under load: preempt a sequence. */
+ *   ST_FULL  every block is pinned; nothing changed.  Normal under load: preempt a sequence. */
 MUST_CHECK enum status kv_cache_take(struct kv_cache *kv, uint32_t *ret_block, bool *ret_evicted);
 
 /* Add a pin to a PINNED or CACHED block. */
@@ -58,10 +58,6 @@ void kv_cache_publish(struct kv_cache *kv, uint32_t block);
 
 /* The index no longer knows this published block: CACHED becomes FREE, PINNED stays pinned until its last release. */
 void kv_cache_forget(struct kv_cache *kv, uint32_t block);
-
-/* A copy of a CACHED block to the host begins; it ends with the block CACHED again (keep, the youngest) or FREE. */
-void kv_cache_move_begin(struct kv_cache *kv, uint32_t block);
-void kv_cache_move_end(struct kv_cache *kv, uint32_t block, bool keep);
 
 uint32_t kv_cache_n_blocks(const struct kv_cache *kv);
 uint32_t kv_cache_n_available(const struct kv_cache *kv); /* what take() can hand out: FREE and CACHED */

@@ -20,7 +20,9 @@ struct shelving { /* of one block */
 struct prefix_cache {
     struct kv_cache *kv;
     struct prefix_index *index;
-    uint64_t n_evictions;
+    uint64_t now_ns;
+    struct eviction_counts evictions;
+    uint64_t *released_ns;           /* [n_blocks]; of cached blocks */
     const struct block_shelf *shelf; /* NULL: none, and then nothing below */
     struct shelving *shelving;       /* [n_blocks]; key and position of published full blocks */
     uint32_t *queue;                 /* [n_blocks] blocks to be offered: a ring from queue_head, n_queued long */
@@ -38,6 +40,11 @@ enum status prefix_cache_new(uint32_t n_blocks, uint64_t secret, struct prefix_c
     st = prefix_index_new(n_blocks, secret, &pc->index);
     if (st != ST_OK)
         goto out;
+    pc->released_ns = calloc(n_blocks, sizeof(*pc->released_ns));
+    if (pc->released_ns == NULL) {
+        st = ST_NOMEM;
+        goto out;
+    }
     *ret_cache = pc;
     pc = NULL;
 out:
@@ -51,6 +58,7 @@ void prefix_cache_free(struct prefix_cache *pc)
         return;
     prefix_index_free(pc->index);
     kv_cache_free(pc->kv);
+    free(pc->released_ns);
     free(pc->shelving);
     free(pc->queue);
     free(pc);
@@ -156,6 +164,11 @@ enum status prefix_cache_load(struct prefix_cache *pc, struct prefix_scope scope
     return ST_OK;
 }
 
+void prefix_cache_set_time(struct prefix_cache *pc, uint64_t now_ns)
+{
+    pc->now_ns = now_ns;
+}
+
 /* --- the pool and the index ---------------------------------------------------------------------- */
 
 uint32_t prefix_cache_peek(const struct prefix_cache *pc, struct prefix_scope scope, const int32_t *tokens,
@@ -183,10 +196,11 @@ enum status prefix_cache_take(struct prefix_cache *pc, uint32_t *ret_block)
     if (st != ST_OK)
         return st;
     if (evicted) {
-        if (is_shelvable(pc, *ret_block))
-            (void)offer(pc, *ret_block); /* as a rule it is there already */
+        if (is_shelvable(pc, *ret_block) && offer(pc, *ret_block) == SHELF_YES) /* as a rule it is there already */
+            pc->evictions.stored++;
         prefix_index_remove(pc->index, *ret_block);
-        pc->n_evictions++;
+        pc->evictions.for_space++;
+        pc->evictions.age_ns += pc->now_ns - pc->released_ns[*ret_block];
     }
     return ST_OK;
 }
@@ -200,6 +214,7 @@ static void drop_superseded(struct prefix_cache *pc, struct prefix_scope scope, 
         return;
     prefix_index_remove(pc->index, b);
     kv_cache_forget(pc->kv, b);
+    pc->evictions.superseded++;
 }
 
 uint32_t prefix_cache_publish(struct prefix_cache *pc, struct prefix_scope scope, uint32_t parent, uint32_t block,
@@ -229,6 +244,7 @@ void prefix_cache_pin(struct prefix_cache *pc, uint32_t block)
 void prefix_cache_release(struct prefix_cache *pc, uint32_t block)
 {
     kv_cache_release(pc->kv, block);
+    pc->released_ns[block] = pc->now_ns;
     enqueue(pc, block);
 }
 
@@ -266,9 +282,9 @@ uint32_t prefix_cache_n_available(const struct prefix_cache *pc)
     return kv_cache_n_available(pc->kv);
 }
 
-uint64_t prefix_cache_evictions(const struct prefix_cache *pc)
+struct eviction_counts prefix_cache_evictions(const struct prefix_cache *pc)
 {
-    return pc->n_evictions;
+    return pc->evictions;
 }
 
 void prefix_cache_check(const struct prefix_cache *pc)

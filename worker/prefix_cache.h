@@ -35,6 +35,14 @@ struct block_shelf {
     enum shelf_answer (*save)(void *ctx, const struct block_name *name, uint32_t block);
 };
 
+/* Published blocks that left the cache, so far, by reason.  A block that a session or a sequence holds never does. */
+struct eviction_counts {
+    uint64_t for_space;  /* the block released longest ago made room for another ... */
+    uint64_t stored;     /* ... of these, those whose contents the shelf kept */
+    uint64_t superseded; /* a tail that a longer one, published later, contains */
+    uint64_t age_ns;     /* of those that made room, summed: from the last release to the eviction */
+};
+
 struct prefix_cache; /* opaque */
 
 /* ST_OK or ST_NOMEM.  secret keys the index's hash. */
@@ -43,6 +51,9 @@ void prefix_cache_free(struct prefix_cache *pc); /* NULL is fine */
 
 /* Use this shelf, borrowed, from now on; before anything was published.  ST_OK or ST_NOMEM. */
 MUST_CHECK enum status prefix_cache_attach(struct prefix_cache *pc, const struct block_shelf *shelf);
+
+/* What the time is, CLOCK_MONOTONIC or a simulator's; only ages are reckoned with it. */
+void prefix_cache_set_time(struct prefix_cache *pc, uint64_t now_ns);
 
 /* How many of tokens [n_tokens] are found, without pinning anything.  scratch [n_tokens / BLOCK_TOKENS]. */
 uint32_t prefix_cache_peek(const struct prefix_cache *pc, struct prefix_scope scope, const int32_t *tokens,
@@ -83,7 +94,7 @@ uint32_t prefix_cache_parent(const struct prefix_cache *pc, uint32_t block); /* 
 struct kv_counts prefix_cache_counts(const struct prefix_cache *pc);
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *pc);
 uint32_t prefix_cache_n_available(const struct prefix_cache *pc);
-uint64_t prefix_cache_evictions(const struct prefix_cache *pc); /* blocks evicted to make room, so far */
+struct eviction_counts prefix_cache_evictions(const struct prefix_cache *pc);
 
 void prefix_cache_check(const struct prefix_cache *pc);
 

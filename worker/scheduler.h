@@ -115,7 +115,8 @@ bool scheduler_save_some(struct scheduler *s);
 struct scheduler_counters scheduler_counters(const struct scheduler *s);
 struct scheduler_levels scheduler_levels(const struct scheduler *s);
 struct kv_counts scheduler_kv_counts(const struct scheduler *s);
-uint64_t scheduler_evictions(const struct scheduler *s);
+struct eviction_counts scheduler_evictions(const struct scheduler *s);
+uint64_t scheduler_sessions_yielded(const struct scheduler *s); /* under pressure, so far */
 
 /* Walk everything; abort at the first broken invariant. */
 void scheduler_check(const struct scheduler *s);

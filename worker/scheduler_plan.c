@@ -225,6 +225,7 @@ const struct scheduler_plan *scheduler_plan(struct scheduler *s, uint64_t now_ns
     };
     s->plan_is_open = true;
     s->preempted = false;
+    prefix_cache_set_time(s->cache, now_ns);
 
     promote_aged(s, now_ns);
     sort_running(s);

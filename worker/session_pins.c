@@ -31,7 +31,7 @@ void session_pins_hold(struct session_pins *p, struct prefix_cache *pc, uint64_t
     prefix_cache_pin_path(pc, leaf); /* first: the paths may be one */
     session_pins_drop(p, pc, session);
     while (p->n == SESSION_PINS_MAX || p->n_blocks + n_blocks > share)
-        session_pins_drop_oldest(p, pc);
+        (void)session_pins_drop_oldest(p, pc);
     p->list[p->n++] = (struct session_pin){ .session = session, .leaf = leaf, .n_blocks = n_blocks, .used = ++p->clock };
     p->n_blocks += n_blocks;
 }
@@ -59,9 +59,11 @@ bool session_pins_drop_oldest(struct session_pins *p, struct prefix_cache *pc)
     for (uint32_t i = 0; i < p->n; i++)
         if (oldest == NULL || p->list[i].used < oldest->used)
             oldest = &p->list[i];
-    if (oldest != NULL)
-        remove_pin(p, pc, oldest);
-    return oldest != NULL;
+    if (oldest == NULL)
+        return false;
+    remove_pin(p, pc, oldest);
+    p->n_yielded++;
+    return true;
 }
 
 void session_pins_check(const struct session_pins *p, const struct prefix_cache *pc)

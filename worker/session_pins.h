@@ -30,6 +30,7 @@ struct session_pins {
     uint32_t n;
     uint64_t n_blocks; /* pins of all paths together */
     uint64_t clock;
+    uint64_t n_yielded; /* sessions that gave up under pressure, so far */
 };
 
 /* The session keeps the path that ends in leaf, n_blocks (> 0) full published blocks that the caller pins, instead of what it kept.  If that is

@@ -37,6 +37,7 @@ void worker_report(struct worker *w, uint64_t now_ns)
     struct scheduler_counters c = scheduler_counters(w->scheduler);
     struct scheduler_levels l = scheduler_levels(w->scheduler);
     struct kv_counts kv = scheduler_kv_counts(w->scheduler);
+    struct eviction_counts ev = scheduler_evictions(w->scheduler);
 
     put(&s->step_began_ns, 0);
     put(&s->heartbeat_ns, now_ns);
@@ -48,14 +49,17 @@ void worker_report(struct worker *w, uint64_t now_ns)
     put(&s->requests_started, w->totals.requests_started);
     put(&s->requests_ended, w->totals.requests_ended);
     put(&s->preemptions, c.preemptions);
-    put(&s->evictions, scheduler_evictions(w->scheduler));
+    put(&s->evictions, ev.for_space);
+    put(&s->evictions_stored, ev.stored);
+    put(&s->tails_superseded, ev.superseded);
+    put(&s->eviction_age_ns, ev.age_ns);
+    put(&s->sessions_yielded, scheduler_sessions_yielded(w->scheduler));
     put(&s->running_seqs, l.n_running);
     put(&s->waiting_requests, n_not_started(w));
     put(&s->waiting_tokens, l.tokens_behind);
     put(&s->blocks_free, kv.n_free);
     put(&s->blocks_pinned, kv.n_pinned);
     put(&s->blocks_cached, kv.n_cached);
-    put(&s->blocks_moving, kv.n_moving);
     if (w->store == NULL)
         return;
     struct host_store_counts hs = host_store_counts(w->store);

@@ -51,6 +51,13 @@ def limits_and_owners():
         assert m["code"] == "limit_exceeded" and m["param"] == "session", m
         assert c.generate(prompt="x", max_tokens=1, session="more", on_behalf_of="bob").end["type"] == "done"
         assert c.generate(prompt="x", max_tokens=1, session="s5", on_behalf_of="ann").end["type"] == "done"
+        c.send({"type": "session_end", "id": "x", "session": "s7"})  # not ann's: there is none
+        c.send({"type": "session_end", "id": "x", "session": "s6", "on_behalf_of": "ann"})
+        pool.wait_for("ended", lambda s: s["pool"]["sessions"] == 128)
+        assert c.generate(prompt="x", max_tokens=1, session="more", on_behalf_of="ann").end["type"] == "done"
+        c.send({"type": "session_end", "id": "bad", "session": "s6", "on_behalf_of": "no such name!"})
+        m = c.receive_type("error")
+        assert m["code"] == "invalid_parameter" and m["param"] == "on_behalf_of" and m["id"] == "bad", m
         for fields in (dict(session=""), dict(session="x" * 64), dict(session="s", session_ttl_ms=0), dict(session_ttl_ms=5)):
             assert c.generate(prompt="x", **fields).end["type"] == "error", fields
         assert pool.status()["pool"]["sessions"] == 129
@@ -82,6 +89,74 @@ def what_is_kept_is_found_again_and_answers_are_the_same():
         assert uncached.ids == first.ids
 
 
+def tokens_of(c, text):
+    c.send({"type": "tokenize", "id": "t", "text": text})
+    ids = []
+    while True:
+        m = c.receive()
+        if m["type"] == "token":
+            ids += m["ids"]
+        elif m["type"] in ("done", "error"):
+            assert m["type"] == "done", m
+            return ids
+
+
+def a_turn_computes_only_what_is_new():
+    """Ten turns; and a turn after an answer whose text has other tokens than the ones that were sampled."""
+    if not os.path.exists(MODEL):
+        print("  (no model: not tried)")
+        return
+    with Pool(models=["m=" + MODEL], real=True, args=["--kv-bytes", "64M", "--host-store-bytes", "0"]) as pool:
+        c = pool.client()
+        chat, before, n_round = [], None, 0
+        for k in range(10):
+            chat.append({"role": "user", "content": "Mill number %d has %d sacks. What does the miller say?" % (k, 3 * k)})
+            a = c.generate(messages=chat, session="s", max_tokens=14, temperature=0)
+            u = a.end["usage"]
+            if before is not None:
+                # The last token of an answer was sampled and not computed: at most that one, and what the template puts there, is new with the turn.
+                end = before["prompt_tokens"] + before["completion_tokens"] - 1
+                assert u["cached_tokens"] >= end if round_trip else u["cached_tokens"] >= before["prompt_tokens"] - 16, (k, u, before)
+            before = u
+            text = a.text.get(0, "")
+            ids = a.ids[0][:-1] if a.end["choices"][0]["finish"] == "stop" else a.ids[0]
+            round_trip = tokens_of(c, text) == ids
+            n_round += round_trip
+            chat.append({"role": "assistant", "content": text})
+        assert n_round >= 8, n_round
+        off = c.generate(messages=chat[:-1], cache="off", max_tokens=14, temperature=0)
+        assert off.ids == a.ids
+
+        for seed in range(50):
+            chat = [{"role": "user", "content": "Say something."}]
+            a = c.generate(messages=chat, session="other", max_tokens=10, temperature=3.0, seed=seed)
+            text = a.text.get(0, "")
+            ids = tokens_of(c, text)
+            if ids != a.ids[0][:len(ids)]:
+                break
+        else:
+            raise AssertionError("every answer round-trips")
+        chat += [{"role": "assistant", "content": text}, {"role": "user", "content": "What did you say?"}]
+        again = c.generate(messages=chat, session="other", max_tokens=10, temperature=0)
+        off = c.generate(messages=chat, cache="off", max_tokens=10, temperature=0)
+        assert again.ids == off.ids and off.end["usage"]["cached_tokens"] == 0 < again.end["usage"]["cached_tokens"]
+
+
+def the_chat_command_uses_one_and_ends_it():
+    with Pool() as pool:
+        p = subprocess.Popen([os.path.join(BIN, "weir"), "chat", "--max-tokens", "3", "--connect", pool.endpoint], stdin=subprocess.PIPE,
+                             stdout=subprocess.DEVNULL, text=True)
+        p.stdin.write("one\ntwo\n")
+        p.stdin.flush()
+        pool.wait_for("two turns", lambda s: s["totals"]["done"] == 2 and s["pool"]["sessions"] == 1)
+        p.stdin.write("/reset\nthree\n")
+        p.stdin.flush()
+        pool.wait_for("another", lambda s: s["totals"]["done"] == 3 and s["pool"]["sessions"] == 1)
+        p.stdin.close()
+        assert p.wait(30) == 0
+        pool.wait_for("ended", lambda s: s["pool"]["sessions"] == 0)
+
+
 if __name__ == "__main__":
-    run([a_session_stays_with_its_worker, time_ends_a_session, the_command_names_one, limits_and_owners,
+    run([a_turn_computes_only_what_is_new, the_chat_command_uses_one_and_ends_it, a_session_stays_with_its_worker, time_ends_a_session, the_command_names_one, limits_and_owners,
          what_is_kept_is_found_again_and_answers_are_the_same])

@@ -1,7 +1,7 @@
 /* blocks.c - a second book of every worker's KV blocks, kept from outside.
  *
  * Every call that changes a block passes here first (--wrap) and is held against the rules of kv_cache.h, so a block that is
- * handed out while it is pinned, moving, or still known to the index stops the run at that call.  Beside it stands whose tokens
+ * handed out while it is pinned, or still known to the index stops the run at that call.  Beside it stands whose tokens
  * a block holds: a step may read only blocks of its own scope (and a request that asked for no cache only blocks that its own
  * choices wrote), and write only blocks that nobody else holds and the index does not know. */
 #include <assert.h>
@@ -17,7 +17,7 @@
 
 struct block {
     uint32_t pins;
-    bool published, moving;
+    bool published;
     uint64_t owner; /* of what it holds; 0: garbage */
     uint64_t evicted; /* who owned it until it was taken: what it holds may go to the store before it is written */
 };
@@ -42,11 +42,6 @@ void __real_kv_cache_publish(struct kv_cache *kv, uint32_t block);
 void __wrap_kv_cache_publish(struct kv_cache *kv, uint32_t block);
 void __real_kv_cache_forget(struct kv_cache *kv, uint32_t block);
 void __wrap_kv_cache_forget(struct kv_cache *kv, uint32_t block);
-void __real_kv_cache_move_begin(struct kv_cache *kv, uint32_t block);
-void __wrap_kv_cache_move_begin(struct kv_cache *kv, uint32_t block);
-void __real_kv_cache_move_end(struct kv_cache *kv, uint32_t block, bool keep);
-void __wrap_kv_cache_move_end(struct kv_cache *kv, uint32_t block, bool keep);
-
 static struct book *book_of(const struct kv_cache *kv)
 {
     for (uint32_t i = 0; i < SIM_WORKERS_MAX; i++)
@@ -90,13 +85,11 @@ enum status __wrap_kv_cache_take(struct kv_cache *kv, uint32_t *ret_block, bool 
     enum status st = __real_kv_cache_take(kv, ret_block, ret_evicted);
     if (st != ST_OK) {
         for (uint32_t i = 0; i < k->n_blocks; i++)
-            sim_demand(k->blocks[i].pins > 0 || k->blocks[i].moving,
-                       "no block to be had, but nobody holds block %u", i);
+            sim_demand(k->blocks[i].pins > 0, "no block to be had, but nobody holds block %u", i);
         return st;
     }
     struct block *b = block_of(kv, *ret_block, "take");
-    sim_demand(b->pins == 0 && !b->moving, "block %u was handed out with %u pins%s", *ret_block, b->pins,
-               b->moving ? ", moving" : "");
+    sim_demand(b->pins == 0, "block %u was handed out with %u pins", *ret_block, b->pins);
     sim_demand(*ret_evicted == b->published, "block %u was handed out, and the index %s", *ret_block,
                b->published ? "was not told" : "is to forget what it never knew");
     *b = (struct block){.pins = 1, .evicted = *ret_evicted ? b->owner : 0};
@@ -107,8 +100,7 @@ enum status __wrap_kv_cache_take(struct kv_cache *kv, uint32_t *ret_block, bool 
 void __wrap_kv_cache_pin(struct kv_cache *kv, uint32_t block)
 {
     struct block *b = block_of(kv, block, "pin");
-    sim_demand(!b->moving && (b->pins > 0 || b->published), "pin of block %u, which is %s", block,
-               b->moving ? "moving" : "free");
+    sim_demand(b->pins > 0 || b->published, "pin of block %u, which is free", block);
     book_of(kv)->n_taken += b->pins++ == 0;
     __real_kv_cache_pin(kv, block);
 }
@@ -132,27 +124,9 @@ void __wrap_kv_cache_publish(struct kv_cache *kv, uint32_t block)
 void __wrap_kv_cache_forget(struct kv_cache *kv, uint32_t block)
 {
     struct block *b = block_of(kv, block, "forget");
-    sim_demand(b->published && !b->moving, "forget of block %u, which is %s", block,
-               b->moving ? "moving" : "not published");
+    sim_demand(b->published, "forget of block %u, which is not published", block);
     b->published = false;
     __real_kv_cache_forget(kv, block);
-}
-
-void __wrap_kv_cache_move_begin(struct kv_cache *kv, uint32_t block)
-{
-    struct block *b = block_of(kv, block, "move");
-    sim_demand(b->pins == 0 && b->published && !b->moving, "move of block %u with %u pins", block, b->pins);
-    b->moving = true;
-    __real_kv_cache_move_begin(kv, block);
-}
-
-void __wrap_kv_cache_move_end(struct kv_cache *kv, uint32_t block, bool keep)
-{
-    struct block *b = block_of(kv, block, "end of a move");
-    sim_demand(b->moving, "end of a move of block %u, which does not move", block);
-    b->moving = false;
-    b->published = keep;
-    __real_kv_cache_move_end(kv, block, keep);
 }
 
 static uint64_t owner_of_scope(const struct prefix_scope *s)
@@ -193,7 +167,7 @@ void blocks_moved(uint32_t slot, bool to_host, uint32_t block)
         sim_demand((b->published ? b->owner : b->evicted) == named, "block %u goes to the store under another scope", block);
         return;
     }
-    sim_demand(!b->published && (b->pins > 0 || b->moving), "block %u comes from the store, and is %s", block,
+    sim_demand(!b->published && b->pins > 0, "block %u comes from the store, and is %s", block,
                b->published ? "published" : "nobody's");
     b->owner = named;
     sim.seen.restored++;
@@ -234,8 +208,7 @@ static void check_entry(struct book *k, const struct sequence *q, const struct p
         uint32_t at = e->blocks[i];
         sim_demand(at < k->n_blocks, "a step uses block %u of %u", at, k->n_blocks);
         struct block *b = &k->blocks[at];
-        sim_demand(b->pins > 0 && !b->moving, "a step uses block %u, which %s", at,
-                   b->moving ? "is moving" : "nobody holds");
+        sim_demand(b->pins > 0, "a step uses block %u, which nobody holds", at);
         bool reads = i < blocks_for(e->n_past);
         sim_demand(!reads || b->owner == owner, "a step reads block %u of another scope", at);
         if (i < first_written)

@@ -239,7 +239,7 @@ static void check_prefixes(uint32_t slot, const struct scheduler *s, const struc
 static void count_work(uint32_t slot, const struct scheduler *s, const struct scheduler_plan *plan)
 {
     struct scheduler_counters c = scheduler_counters(s);
-    is_exact = is_exact && c.preemptions == 0 && scheduler_evictions(s) == 0;
+    is_exact = is_exact && c.preemptions == 0 && scheduler_evictions(s).for_space == 0;
     for (uint32_t i = 0; is_exact && i < plan->plan.n_entries; i++) {
         const struct sequence *q = plan->sequences[i];
         const struct plan_entry *e = &plan->plan.entries[i];

@@ -5,7 +5,7 @@ SIM_WRAPS := clock_now_ns clock_real_ms getrandom zmq_poll log_event fallocate f
              fair_queue_push fair_queue_remove fair_queue_take fair_queue_settle \
              preparer_new preparer_free preparer_give preparer_take ring_push outbox_room worker_report engine_step \
              kv_cache_new kv_cache_free kv_cache_take kv_cache_pin kv_cache_release kv_cache_publish kv_cache_forget \
-             kv_cache_move_begin kv_cache_move_end host_store_get host_store_put_begin
+             host_store_get host_store_put_begin
 SIM := $(B)/tests/sim/sim
 SIM_HELP := fake_backend gguf_writer random region_broker vocabulary worker_rig
 $(SIM): $(B)/tests/sim/main.c.o $(call objs,$(wildcard tests/sim/*.c)) $(SIM_HELP:%=$(B)/tests/support/%.c.o) \

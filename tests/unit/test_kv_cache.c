@@ -50,24 +50,23 @@ static void evicts_the_block_released_longest_ago(void **state)
     kv_cache_free(kv);
 }
 
-static void never_hands_out_a_pinned_or_moving_block(void **state)
+static void never_hands_out_a_pinned_block(void **state)
 {
     (void)state;
     struct kv_cache *kv = NULL;
     uint32_t b = KV_BLOCK_NONE;
     bool evicted = false;
     assert_int_equal(kv_cache_new(2, &kv), ST_OK);
-    uint32_t moving = leave_cached(kv), pinned = take(kv);
-    kv_cache_move_begin(kv, moving);
+    uint32_t first = take(kv), second = take(kv);
     assert_int_equal(kv_cache_n_available(kv), 0);
     assert_int_equal(kv_cache_take(kv, &b, &evicted), ST_FULL);
     assert_int_equal(b, KV_BLOCK_NONE); /* untouched on failure */
-    kv_cache_move_end(kv, moving, false);
+    kv_cache_release(kv, first);
     assert_int_equal(kv_cache_take(kv, &b, &evicted), ST_OK);
-    assert_int_equal(b, moving);
+    assert_int_equal(b, first);
     assert_false(evicted);
-    kv_cache_release(kv, pinned);
-    assert_int_equal(kv_cache_state(kv, pinned), KV_FREE);
+    kv_cache_release(kv, second);
+    assert_int_equal(kv_cache_state(kv, second), KV_FREE);
     kv_cache_check(kv);
     kv_cache_free(kv);
 }
@@ -149,22 +148,9 @@ static void do_forget(struct kv_cache *kv, struct oracle *o, uint32_t b)
         o->state[b] = KV_FREE;
 }
 
-static void do_move(struct kv_cache *kv, struct oracle *o)
-{
-    uint32_t b = any(o, KV_MOVING, KV_MOVING);
-    if (b != KV_BLOCK_NONE && random_below(&rng, 2) == 0) {
-        bool keep = random_below(&rng, 2) == 0;
-        kv_cache_move_end(kv, b, keep);
-        oracle_rest(o, b, keep);
-    } else if ((b = any(o, KV_CACHED, KV_CACHED)) != KV_BLOCK_NONE) {
-        kv_cache_move_begin(kv, b);
-        o->state[b] = KV_MOVING;
-    }
-}
-
 static void do_any(struct kv_cache *kv, struct oracle *o)
 {
-    uint32_t op = random_below(&rng, 12), b;
+    uint32_t op = random_below(&rng, 11), b;
     if (op < 4) {
         do_take(kv, o);
     } else if (op < 7) {
@@ -182,11 +168,9 @@ static void do_any(struct kv_cache *kv, struct oracle *o)
             kv_cache_publish(kv, b);
             o->published[b] = true;
         }
-    } else if (op < 11) {
+    } else {
         if ((b = any(o, KV_PINNED, KV_CACHED)) != KV_BLOCK_NONE)
             do_forget(kv, o, b);
-    } else {
-        do_move(kv, o);
     }
 }
 
@@ -199,7 +183,7 @@ static void behaves_like_a_stupid_pool(void **state)
     for (uint64_t i = 0; i < random_ops(); i++) {
         do_any(kv, &o);
         kv_cache_check(kv);
-        uint32_t n[4] = { 0 };
+        uint32_t n[3] = { 0 };
         for (uint32_t b = 0; b < N; b++) {
             assert_int_equal(kv_cache_state(kv, b), o.state[b]);
             assert_int_equal(kv_cache_pins(kv, b), o.pins[b]);
@@ -207,8 +191,7 @@ static void behaves_like_a_stupid_pool(void **state)
             n[o.state[b]]++;
         }
         struct kv_counts c = kv_cache_counts(kv);
-        assert_true(c.n_free == n[KV_FREE] && c.n_pinned == n[KV_PINNED] && c.n_cached == n[KV_CACHED] &&
-                    c.n_moving == n[KV_MOVING]);
+        assert_true(c.n_free == n[KV_FREE] && c.n_pinned == n[KV_PINNED] && c.n_cached == n[KV_CACHED]);
     }
     kv_cache_free(kv);
 }
@@ -218,7 +201,7 @@ int main(int argc, char **argv)
     rng = random_start(argc, argv, 300000);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evicts_the_block_released_longest_ago),
-        cmocka_unit_test(never_hands_out_a_pinned_or_moving_block),
+        cmocka_unit_test(never_hands_out_a_pinned_block),
         cmocka_unit_test(prefers_a_free_block_to_a_cached_one),
         cmocka_unit_test(behaves_like_a_stupid_pool),
     };

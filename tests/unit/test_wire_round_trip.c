@@ -55,9 +55,10 @@ static void small_requests(void **state)
     ASSERT_SPAN(m.tokenize.model, "m");
     assert_true(m.tokenize.special);
     wire_message_deinit(&m);
-    assert_int_equal(wire_encode_session_end(&b, span_str("i"), span_str("s")), ST_OK);
+    assert_int_equal(wire_encode_session_end(&b, span_str("i"), span_str("s"), span_str("u")), ST_OK);
     as_request(WIRE_SESSION_END);
     ASSERT_SPAN(m.session_end.session, "s");
+    ASSERT_SPAN(m.session_end.on_behalf_of, "u");
     wire_message_deinit(&m);
     for (enum wire_admin_verb verb = 0; verb < WIRE_WORKER_VERBS; verb++) {
         bool add = verb == WIRE_WORKER_ADD;
