@@ -20,8 +20,11 @@ PEER = os.environ.get("WEIR_PEER") or os.path.join(CACHE, "llama.cpp", "build", 
 WORDS = "the river bends past a mill where grain is ground and boats wait for the lock to open".split()
 
 
+THREADS = int(os.environ.get("WEIR_BENCH_THREADS") or len(os.sched_getaffinity(0)))  # of both sides
+
+
 def pool(workers=1, args=()):
-    return broker_pool.Pool(workers=workers, models=["m=" + MODEL], real=True, args=args)
+    return broker_pool.Pool(workers=workers, models=["m=" + MODEL], real=True, args=["--threads", str(THREADS)] + list(args))
 
 
 def load_command(build, endpoint, **options):
@@ -51,7 +54,7 @@ class LlamaServer:
         self.port = socket.create_server(("127.0.0.1", 0)).getsockname()[1]
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [os.path.join(PEER, "llama-server"), "-m", MODEL, "-np", str(slots), "-c", str(context), "-t", str(os.cpu_count()), "-fa", "on",
+            [os.path.join(PEER, "llama-server"), "-m", MODEL, "-np", str(slots), "-c", str(context), "-t", str(THREADS), "-fa", "on",
              "--host", "127.0.0.1", "--port", str(self.port)], stdout=self.log, stderr=self.log)
         end = time.monotonic() + 300
         while True:
