@@ -458,7 +458,7 @@ static void end_session(uint32_t connection, int session)
 {
     trace("client %u ends session %s", connection, session_names[session]);
     note_fault(FAULT_BIT_SESSIONS);
-    enum status st = wire_encode_session_end(&out, span_str("e"), span_str(session_names[session]));
+    enum status st = wire_encode_session_end(&out, span_str("e"), span_str(session_names[session]), span_of(NULL, 0));
     assert(st == ST_OK);
     post(connection);
 }
