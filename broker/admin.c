@@ -127,7 +127,7 @@ enum status admin_order(struct broker *b, const struct wire_admin *a, uint32_t *
 
 /* --- what requests wait for ------------------------------------------------------------------- */
 
-enum { HOPE_NONE, HOPE_ORDER, HOPE_RESTART, HOPE_START, HOPE_ROOM };
+enum { HOPE_NONE, HOPE_ORDER, HOPE_IDLE, HOPE_RESTART, HOPE_START, HOPE_ROOM };
 
 static int hope_of(const struct worker *w)
 {
@@ -135,6 +135,8 @@ static int hope_of(const struct worker *w)
         return HOPE_NONE;
     if (w->order != ORDER_RUN)
         return HOPE_ORDER;
+    if (w->released)
+        return HOPE_IDLE;
     return w->state == WORKER_READY ? HOPE_ROOM : w->state == WORKER_STARTING ? HOPE_START : HOPE_RESTART;
 }
 
@@ -156,6 +158,9 @@ void admin_waits_for(const struct broker *b, uint32_t model, char ret_text[ERROR
     case HOPE_RESTART:
         error_set(&e, ERR_BUSY, "", "worker %" PRIu32 ", which is to be started%s%s", best->slot,
                   best->error[0] != '\0' ? " again; " : "", best->error);
+        break;
+    case HOPE_IDLE:
+        error_set(&e, ERR_BUSY, "", "worker %" PRIu32 ", which left while it was idle and is to come back", best->slot);
         break;
     case HOPE_ORDER:
         error_set(&e, ERR_BUSY, "", "worker %" PRIu32 ", which is %s: weir worker resume %" PRIu32, best->slot,

@@ -387,6 +387,8 @@ static void tick(struct broker *b)
     check_deadlines(b);
     keys_expire(b->keys, b->now_ns);
     end_sessions(b);
+    dispatch_wake(b);
+    dispatch_release(b);
     for (uint32_t i = 0; i < b->n_workers; i++) {
         supervisor_obey(&b->workers[i], b->now_ns);
         supervise(b, &b->workers[i]);

@@ -142,6 +142,8 @@ bool intake_judge_key(void *arg, const uint8_t key[CURVE_KEY_BYTES]);
 /* --- dispatch.c ------------------------------------------------------------------------------ */
 
 void dispatch_queued(struct broker *b);
+void dispatch_wake(struct broker *b);    /* workers that left while idle come back for requests that nobody else can take */
+void dispatch_release(struct broker *b); /* workers that have been idle for long leave */
 uint64_t dispatch_cost(const struct broker *b, const struct request *r); /* estimate in tokens */
 /* Can this model be served at all, now or soon?  If not, *ret_why is the error of one of its workers. */
 bool dispatch_has_hope(const struct broker *b, uint32_t model, const char **ret_why);

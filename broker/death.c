@@ -61,7 +61,7 @@ void death_look(struct broker *b, struct worker *w)
 
     if (st == ST_CORRUPT && w->killed == KILL_NONE) /* it died by itself, and left rubbish: its own fault */
         end.own_fault = true;
-    log_event(b->state == BROKER_STOPPING || w->order >= ORDER_DRAIN ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_end",
+    log_event(b->state == BROKER_STOPPING || w->order >= ORDER_DRAIN || w->state == WORKER_LEAVING ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_end",
               "slot=%" PRIu32 " life=%" PRIu32 " cause=%s own_fault=%d requests=%" PRIu32, w->slot, w->life, end.cause,
               end.own_fault, n);
     if (end.own_fault)

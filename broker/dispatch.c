@@ -63,7 +63,7 @@ static struct room room_of(const struct worker *w)
 {
     struct room r = { 0 };
 
-    if (w->state != WORKER_READY || w->order != ORDER_RUN || w->killed != KILL_NONE || w->alone_request >= 0)
+    if (w->state != WORKER_READY || w->order != ORDER_RUN || w->released || w->killed != KILL_NONE || w->alone_request >= 0)
         return r;
     uint32_t look_ahead = w->card.max_seqs / 2 > LOOK_AHEAD_MIN ? w->card.max_seqs / 2 : LOOK_AHEAD_MIN;
     uint32_t waiting = w->n_unstarted; /* STARTED comes with a request's first plan */
@@ -322,4 +322,68 @@ void dispatch_queued(struct broker *b)
     while (budget > 0 && place_next(b, rooms))
         budget--;
     b->more_to_dispatch = budget == 0;
+}
+
+/* --- workers that left because they were idle -------------------------------------------------- */
+
+static bool may_run(const struct worker *w, const struct request *r)
+{
+    return w->model == r->model && w->order == ORDER_RUN && (r->takeover_any || !w->has_card || numerics_fit(r, w));
+}
+
+/* Is a worker for this request there with room, or about to be? */
+static bool is_served(const struct broker *b, const struct request *r)
+{
+    for (uint32_t i = 0; i < b->n_workers; i++) {
+        const struct worker *w = &b->workers[i];
+        struct room room = room_of(w);
+
+        if (!may_run(w, r) || w->released || supervisor_hopeless(w))
+            continue;
+        if (w->state == WORKER_WAITING ? w->start_due_ns <= b->now_ns
+                                       : w->state != WORKER_READY || (r->batch ? room.batch : room.interactive))
+            return true;
+    }
+    return false;
+}
+
+void dispatch_wake(struct broker *b)
+{
+    uint32_t n_released = 0;
+
+    for (uint32_t i = 0; i < b->n_workers; i++)
+        n_released += b->workers[i].released;
+    for (uint32_t at = 0; n_released > 0 && at < REQUESTS_MAX; at++) {
+        const struct request *r = &b->requests.list[at];
+
+        if (r->phase != REQUEST_QUEUED || is_served(b, r))
+            continue;
+        for (uint32_t i = 0; i < b->n_workers; i++) {
+            struct worker *w = &b->workers[i];
+
+            if (!w->released || !may_run(w, r))
+                continue;
+            log_info("worker_wanted", "slot=%" PRIu32, w->slot);
+            supervisor_wake(w, b->now_ns);
+            n_released--;
+            break;
+        }
+    }
+}
+
+void dispatch_release(struct broker *b)
+{
+    uint64_t limit_ns = b->options->idle_release_ms * UINT64_C(1000000);
+
+    for (uint32_t i = 0; i < b->n_workers; i++) {
+        struct worker *w = &b->workers[i];
+
+        if (w->state != WORKER_READY || w->link.n_held > 0)
+            w->last_busy_ns = b->now_ns;
+        if (limit_ns == 0 || b->state != BROKER_RUNNING || w->state != WORKER_READY || w->order != ORDER_RUN || w->released ||
+            w->killed != KILL_NONE || w->link.n_held > 0 || b->now_ns - w->last_busy_ns < limit_ns)
+            continue;
+        log_info("worker_idle", "slot=%" PRIu32 " life=%" PRIu32, w->slot, w->life);
+        supervisor_release(w, b->now_ns);
+    }
 }

@@ -231,7 +231,7 @@ bool metrics_ready(const struct broker *b, const char **ret_why)
         return false;
     }
     for (uint32_t i = 0; i < b->n_workers; i++)
-        if (b->workers[i].state == WORKER_READY)
+        if (b->workers[i].state == WORKER_READY || b->workers[i].released)
             return true;
     *ret_why = "no worker is ready";
     for (uint32_t i = 0; i < b->n_workers; i++)

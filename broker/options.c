@@ -46,6 +46,8 @@ const struct config_key options_keys[] = {
       .help = "after SIGTERM, what runs may take so long to finish" },
     { .name = "hang-seconds", .type = CONFIG_MS, .fallback = "120s", .value = "TIME", .min = 100, .max = 86400e3,
       .help = "a worker with work that shows no life for so long is killed" },
+    { .name = "idle-release", .type = CONFIG_MS, .fallback = "0", .value = "TIME", .max = 365 * 86400e3,
+      .help = "a worker that had no request for so long ends and gives back its device's memory; the next request starts it; 0: never" },
     { .name = "start-seconds", .type = CONFIG_MS, .fallback = "10m", .value = "TIME", .min = 100, .max = 86400e3,
       .help = "a worker that is not ready after so long is killed" },
     { .name = "slow-reader-seconds", .type = CONFIG_MS, .fallback = "60s", .value = "TIME", .min = 100, .max = 86400e3,
@@ -291,6 +293,7 @@ static enum status read_all(struct options *o, struct error *err)
     o->log_level = (enum log_level)level;
     o->pool_bytes = config_u64(o->config, "pool-bytes");
     o->drain_ms = config_u64(o->config, "drain-seconds");
+    o->idle_release_ms = config_u64(o->config, "idle-release");
     o->hang_ms = config_u64(o->config, "hang-seconds");
     o->start_ms = config_u64(o->config, "start-seconds");
     o->slow_reader_ms = config_u64(o->config, "slow-reader-seconds");

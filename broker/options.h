@@ -31,6 +31,7 @@ struct options {
     uint64_t host_store_bytes;           /* of all workers together; 0: none */
     uint64_t pool_bytes;
     uint64_t drain_ms, hang_ms, start_ms, slow_reader_ms;
+    uint64_t idle_release_ms;            /* 0: never */
     uint64_t user_running_max;           /* 0: none but REQUESTS_MAX */
     uid_t front_ends[FRONT_ENDS_MAX];
     uint32_t n_front_ends;

@@ -144,7 +144,7 @@ static void put_worker(const struct broker *b, struct wire_buffer *o, const stru
 {
     wire_map_begin(o, NULL);
     wire_put_u64(o, "slot", w->slot);
-    wire_put_str(o, "state", span_str(worker_state_name(w->state)));
+    wire_put_str(o, "state", span_str(w->released && w->state == WORKER_STOPPED ? "released" : worker_state_name(w->state)));
     wire_put_str(o, "order", span_str(worker_order_name(w->order)));
     wire_put_str(o, "model", span_str(b->models[w->model].name));
     wire_put_str(o, "device", span_str(w->has_card ? w->card.device : w->device));

@@ -46,7 +46,8 @@ uint64_t supervisor_backoff_ms(uint32_t failures)
 
 bool supervisor_hopeless(const struct worker *w)
 {
-    return w->failed_starts >= SUPERVISOR_HOPELESS || w->order >= ORDER_REMOVE || (w->state == WORKER_STOPPED && w->order == ORDER_RUN);
+    return w->failed_starts >= SUPERVISOR_HOPELESS || w->order >= ORDER_REMOVE ||
+           (w->state == WORKER_STOPPED && w->order == ORDER_RUN && !w->released);
 }
 
 static void set_state(struct worker *w, enum worker_state state, uint64_t now_ns)
@@ -226,7 +227,7 @@ void supervisor_bury(struct worker *w, const struct supervisor_end *end, bool ag
         w->failures++;
         snprintf(w->error, sizeof(w->error), "the last process ended: %s", end->cause);
     }
-    if (again && w->order < ORDER_DRAIN)
+    if (again && w->order < ORDER_DRAIN && !w->released)
         wait_for_restart(w, now_ns);
     else
         set_state(w, WORKER_STOPPED, now_ns);
@@ -267,6 +268,7 @@ void supervisor_order(struct worker *w, enum worker_order order, uint64_t now_ns
 {
     assert(w->order != ORDER_GONE);
     w->order = order;
+    w->released = false;
     if (order == ORDER_RUN && (w->state == WORKER_STOPPED || w->state == WORKER_WAITING)) {
         w->failures = w->failed_starts = 0;
         w->error[0] = '\0';
@@ -277,7 +279,7 @@ void supervisor_order(struct worker *w, enum worker_order order, uint64_t now_ns
 
 void supervisor_obey(struct worker *w, uint64_t now_ns)
 {
-    if (w->order < ORDER_DRAIN)
+    if (w->order < ORDER_DRAIN && !w->released)
         return;
     switch (w->state) {
     case WORKER_WAITING:
@@ -300,6 +302,21 @@ void supervisor_obey(struct worker *w, uint64_t now_ns)
             w->order = ORDER_GONE;
         break;
     }
+}
+
+void supervisor_release(struct worker *w, uint64_t now_ns)
+{
+    assert(w->state == WORKER_READY && w->order == ORDER_RUN && w->link.n_held == 0);
+    w->released = true;
+    supervisor_obey(w, now_ns);
+}
+
+void supervisor_wake(struct worker *w, uint64_t now_ns)
+{
+    assert(w->released);
+    w->released = false;
+    if (w->state == WORKER_STOPPED)
+        wait_for_restart(w, now_ns);
 }
 
 const char *worker_order_name(enum worker_order o)

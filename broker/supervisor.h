@@ -5,6 +5,9 @@
  *      |                +-- dies, fails, too slow| dies, killed    |
  *      +-------- after its back-off -------------+                 +--> STOPPED (shutdown, or drained by hand)
  *
+ * A READY worker that was idle for long may be released: it leaves, and its slot waits, STOPPED and released, until there is a request for
+ * it (--idle-release).
+ *
  * A slot is a place in the pool: one device, one model.  A life is one run of a process in it; each has its own region.  A worker that
  * is killed from outside is started again at once; one that dies by its own fault, or cannot start, waits: 250 ms, doubling,
  * up to 30 s.  The pool goes on with the others, and the slot's error is shown in the status.
@@ -52,12 +55,14 @@ struct worker {
 
     enum worker_order order;
     enum worker_state state;
+    bool released;             /* idle: it leaves or has left, and comes back when it is wanted */
     uint32_t life;             /* of the running or the last process; the first is 1 */
     uint32_t restarts;         /* processes started after the first */
     uint32_t failures;         /* bad ends in a row: decides the back-off */
     uint32_t failed_starts;    /* of them, before READY */
     uint64_t state_since_ns;
     uint64_t start_due_ns;     /* WAITING */
+    uint64_t last_busy_ns;     /* when it was last seen to hold a request */
     uint64_t last_dispatch_ns; /* when it was last given work, or got ready */
     pid_t pid;                 /* 0: none */
     int pidfd;                 /* -1: none */
@@ -120,6 +125,11 @@ uint64_t supervisor_backoff_ms(uint32_t failures); /* 0 for none */
 void supervisor_order(struct worker *w, enum worker_order order, uint64_t now_ns);
 /* Bring the state nearer to a DRAIN or REMOVE.  To be called in every tick. */
 void supervisor_obey(struct worker *w, uint64_t now_ns);
+
+/* A READY worker without requests gives back its process, and with it the memory of its device.  Its order stays RUN. */
+void supervisor_release(struct worker *w, uint64_t now_ns);
+/* A released one is wanted again: it is started, as soon as its last process has ended. */
+void supervisor_wake(struct worker *w, uint64_t now_ns);
 
 /* Nobody should wait for this slot: it failed to start SUPERVISOR_HOPELESS times in a row, or is being removed. */
 bool supervisor_hopeless(const struct worker *w);

@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -55,6 +56,11 @@ static const struct config_key keys[] = {
      .value = "BYTES",
      .help = "shared memory for KV blocks that left a cache, of all workers; 0: none",
      .max = 1e15},
+    {.name = "idle-release",
+     .type = CONFIG_MS,
+     .value = "TIME",
+     .help = "a worker without requests for so long gives its memory back until the next one (default: never)",
+     .max = 365 * 86400e3},
     {.name = "ssh",
      .type = CONFIG_BOOL,
      .fallback = "yes",
@@ -99,7 +105,7 @@ struct server {
     struct config *config;
     struct serve_child broker, gateway;
     char state_dir[PATHS_BYTES], runtime_dir[PATHS_BYTES], users_file[PATHS_BYTES + 8],
-        curve_key[PATHS_BYTES + 16];
+        curve_key[PATHS_BYTES + 16], idle_release[32];
     int signals;
     bool with_ssh, announced, on_terminal;
     enum exit_code code;
@@ -144,6 +150,10 @@ static void prepare_children(struct server *s)
     pass_text(&s->broker, c, "log-level", "--log-level");
     serve_child_add(&s->broker, "--runtime-dir", s->runtime_dir);
     serve_child_add(&s->broker, "--users-file", s->users_file);
+    if (config_is_set(c, "idle-release")) {
+        snprintf(s->idle_release, sizeof(s->idle_release), "%" PRIu64 "ms", config_u64(c, "idle-release"));
+        serve_child_add(&s->broker, "--idle-release", s->idle_release);
+    }
     pass_text(&s->broker, c, "tcp", "--tcp");
     serve_child_add(&s->broker, "--curve-key", s->curve_key);
 

@@ -60,7 +60,8 @@ static bool is_ready(const json_t *status)
     if (strcmp(text_of(status, "state"), "running") != 0)
         return false;
     json_array_foreach(json_object_get(status, "workers"), i,
-                       worker) if (strcmp(text_of(worker, "state"), "ready") == 0) return true;
+                       worker) if (strcmp(text_of(worker, "state"), "ready") == 0 ||
+                                   strcmp(text_of(worker, "state"), "released") == 0) return true;
     return false;
 }
 
