@@ -78,6 +78,7 @@ static enum status add_worker(struct broker *b, const struct wire_admin *a, uint
     }
     memcpy(b->added_devices[slot], device, sizeof(device));
     init_slot(b, slot, model);
+    b->workers[slot].device_share = broker_device_share(b, device);
     router_forget(b->router, slot);
     *ret_slot = slot;
     return ST_OK;

@@ -67,11 +67,14 @@ static void set_models_and_workers(struct broker *b, const struct options *o)
     b->n_workers = o->n_workers;
     for (uint32_t i = 0; i < o->n_workers; i++)
         supervisor_init_worker(&b->workers[i], i, o->worker_models[i], o->worker_devices[i]);
+    for (uint32_t i = 0; i < o->n_workers; i++)
+        b->workers[i].device_share = broker_device_share(b, o->worker_devices[i]);
     store_open(b->workers, b->n_workers, o->host_store_bytes, b->boot_id, b->store_secret);
     b->supervision = (struct supervisor_options){ .program = o->worker_program,
                                                   .model_paths = o->model_paths,
                                                   .threads = o->threads,
                                                   .kv_bytes = o->kv_bytes,
+                                                  .kv_bytes_given = o->kv_bytes_given,
                                                   .start_ns_max = o->start_ms * ms_ns,
                                                   .hang_ns_max = o->hang_ms * ms_ns,
                                                   .boot_id = b->boot_id,
@@ -93,6 +96,21 @@ static enum status open_tcp(struct broker *b, const struct options *o, struct er
     st = tcp_door_open(b->endpoint.context, o->tcp, &pair, o->tcp_connections_max, &b->endpoint.tcp, err);
     curve_pair_forget(&pair);
     return st;
+}
+
+/* "auto" and "cuda" mean the first GPU. */
+static const char *device_key(const char *device)
+{
+    return strcmp(device, "auto") == 0 || strcmp(device, "cuda") == 0 ? "cuda:0" : device;
+}
+
+uint32_t broker_device_share(const struct broker *b, const char *device)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < b->n_workers; i++)
+        n += b->workers[i].order != ORDER_GONE && strcmp(device_key(b->workers[i].device), device_key(device)) == 0;
+    return n > 0 ? n : 1;
 }
 
 enum status broker_new(const struct options *options, struct broker **ret_broker, struct error *err)

@@ -131,6 +131,9 @@ int broker_run(struct broker *b);
 /* Aborts at the first broken invariant of any part. */
 void broker_check(const struct broker *b);
 
+/* How many workers are to run on the device of this one. */
+uint32_t broker_device_share(const struct broker *b, const char *device);
+
 /* --- intake.c -------------------------------------------------------------------------------- */
 
 void intake_receive(struct broker *b);

@@ -27,6 +27,7 @@ void supervisor_init_worker(struct worker *w, uint32_t slot, uint32_t model, con
     w->slot = slot;
     w->model = model;
     w->device = device;
+    w->device_share = 1;
     w->state = WORKER_WAITING;
     w->pidfd = -1;
     w->alone_request = -1;
@@ -102,10 +103,10 @@ static void become_worker(const char *program, char *const argv[], const int *fd
 
 static enum status spawn(struct worker *w, const struct supervisor_options *o)
 {
-    char threads[ARGUMENT_BYTES], kv_bytes[ARGUMENT_BYTES];
+    char threads[ARGUMENT_BYTES], kv_bytes[ARGUMENT_BYTES], share[ARGUMENT_BYTES];
     char *argv[] = { (char *)"weir-worker", (char *)"--model", (char *)o->model_paths[w->model],
                      (char *)"--device", (char *)w->device, (char *)"--threads", threads,
-                     (char *)"--kv-bytes", kv_bytes, (char *)"--log-level", (char *)o->log_level, NULL };
+                     (char *)(o->kv_bytes_given ? "--kv-bytes" : "--cpu-kv-bytes"), kv_bytes, (char *)"--device-share", share, (char *)"--log-level", (char *)o->log_level, NULL };
     int fds[N_FDS_MAX] = { w->link.memory, w->link.bells[0], w->link.bells[1], w->link.control[1] };
     uint32_t n_fds = REGION_FD_STORE - REGION_FD_MEMORY;
     pid_t parent = getpid();
@@ -113,6 +114,7 @@ static enum status spawn(struct worker *w, const struct supervisor_options *o)
     for (uint32_t i = 0; i < w->n_store_fds; i++)
         fds[n_fds++] = w->store_fds[i];
     snprintf(threads, sizeof(threads), "%" PRIu32, o->threads);
+    snprintf(share, sizeof(share), "%" PRIu32, w->device_share);
     snprintf(kv_bytes, sizeof(kv_bytes), "%" PRIu64, o->kv_bytes);
     pid_t pid = fork();
     if (pid < 0) {

@@ -49,6 +49,7 @@ struct worker {
     /* fixed for the life of the broker */
     uint32_t slot, model;
     const char *device;        /* as asked for: "auto", "cpu", "cuda:0" */
+    uint32_t device_share;     /* workers that were to run on the same when it was made, it included */
     struct partition store;    /* its part of the host store (store.c); may not be there */
     int store_fds[WORKERS_MAX]; /* [n_store_fds] what its processes get: the own partition first, then others to read; borrowed */
     uint32_t n_store_fds;
@@ -83,6 +84,7 @@ struct supervisor_options {
     const char *const *model_paths; /* by model number */
     uint32_t threads;
     uint64_t kv_bytes;
+    bool kv_bytes_given;      /* else only for a worker that finds itself on a CPU */
     uint64_t start_ns_max;     /* READY must come within */
     uint64_t hang_ns_max;      /* a worker with work must show life within */
     uint64_t boot_id;

@@ -42,6 +42,7 @@ struct backend_options {
 struct memory_plan {
     uint64_t weights, kv, scratch, total;
     uint64_t available;             /* what the device or the cgroup has free */
+    uint64_t device_bytes;          /* all the memory of a device that has its own; 0: it is the machine's */
     uint32_t n_blocks, block_bytes; /* block_bytes: one block, all layers, K and V, contiguous */
 };
 

@@ -33,15 +33,21 @@ static enum status choose_context(struct engine *e, const struct engine_options 
 }
 
 /* KV memory when nobody said how much: see engine.h. */
-static uint64_t choose_kv_bytes(const struct engine *e, const struct memory_plan *one)
+static uint64_t choose_kv_bytes(const struct engine *e, const struct engine_options *opt, const struct memory_plan *one)
 {
     uint64_t taken = one->weights + one->scratch;
     uint64_t left = one->available > taken ? one->available - taken : 0;
     uint64_t useful = (uint64_t)blocks_for(e->sizes.context_tokens) * e->sizes.max_seqs * one->block_bytes;
-    bool is_cpu = e->choice.api == backend_cpu();
-    uint64_t kv = is_cpu ? left / 4 : left / 10 * 9;
-    if (is_cpu && kv > cpu_kv_bytes_max)
-        kv = cpu_kv_bytes_max;
+    uint64_t kv = left / 10 * 9;
+    if (e->choice.api == backend_cpu()) {
+        if (opt->cpu_kv_bytes > 0)
+            return opt->cpu_kv_bytes;
+        kv = left / 4 < cpu_kv_bytes_max ? left / 4 : cpu_kv_bytes_max;
+    } else if (opt->device_share > 1) { /* of all of it, not of what the others have left: so every worker gets the same */
+        uint64_t part = one->device_bytes / opt->device_share / 10 * 9;
+        part = part > taken ? part - taken : 0;
+        kv = part < kv ? part : kv;
+    }
     if (kv > useful)
         kv = useful;
     return kv > one->block_bytes ? kv : one->block_bytes;
@@ -54,7 +60,7 @@ static enum status choose_kv(struct engine *e, const struct engine_options *opt,
     enum status st = e->choice.api->plan_memory(e->model, &e->sizes, &plan, err);
     if (st != ST_OK)
         return st;
-    uint64_t bytes = opt->kv_bytes > 0 ? opt->kv_bytes : choose_kv_bytes(e, &plan);
+    uint64_t bytes = opt->kv_bytes > 0 ? opt->kv_bytes : choose_kv_bytes(e, opt, &plan);
     uint64_t n = opt->kv_blocks > 0 ? opt->kv_blocks : bytes / plan.block_bytes;
     if (n < 2 || n >= KV_BLOCK_NONE) {
         error_set(err, ERR_INVALID_PARAMETER, "--kv-bytes",

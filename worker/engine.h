@@ -21,6 +21,8 @@ struct engine_options {
     const char *device;        /* backend_choice.h */
     uint32_t n_threads;        /* 0: the usable CPUs */
     uint64_t kv_bytes;         /* 0: chosen */
+    uint64_t cpu_kv_bytes;     /* chosen so on a CPU; 0: a quarter of what is free, at most 2 GiB.  On a device with memory of its own: */
+    uint32_t device_share;     /* 9/10 of what is free, at most 9/10 of 1/device_share of all of it; 0: 1 */
     uint32_t kv_blocks;        /* 0: by kv_bytes */
     enum kv_type kv_type;
     uint32_t context_tokens;   /* 0: the model's */

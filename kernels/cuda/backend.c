@@ -75,7 +75,7 @@ static enum status measure(const struct model *m, const struct backend_options *
         goto out;
     }
     b->memory = (struct memory_plan){ .weights = weights.used, .kv = (uint64_t)b->options.n_blocks * b->kv.block_bytes,
-                                      .scratch = scratch.used, .available = b->device.available,
+                                      .scratch = scratch.used, .available = b->device.available, .device_bytes = b->device.total,
                                       .n_blocks = b->options.n_blocks, .block_bytes = (uint32_t)b->kv.block_bytes };
     b->memory.total = b->memory.weights + b->memory.kv + b->memory.scratch;
     *ret_backend = b;

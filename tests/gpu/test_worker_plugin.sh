@@ -16,3 +16,27 @@ cpu=$(answer cpu) || { tail -n 5 "$folder/cpu.log"; exit 1; }
 cuda=$(answer cuda) || { tail -n 5 "$folder/cuda.log"; exit 1; }
 echo "cpu: '$cpu' cuda: '$cuda'"
 [ -n "$cuda" ] && [ "$cpu" = "$cuda" ]
+
+# KV memory: what the broker reckons from the machine's memory is for CPUs; a worker on a device reckons from the device, shared by those on it.
+kv() { # kv OPTION...: bytes the plan gives to KV
+    "$folder/weir-worker" -m "$model" --plan "$@" 2>/dev/null | sed -n 's/^kv *\([0-9]*\) bytes.*/\1/p'
+}
+[ "$(kv --device cpu --cpu-kv-bytes 20M)" -le 20971520 ]
+alone=$(kv --device cuda --cpu-kv-bytes 20M) two=$(kv --device cuda --device-share 2) four=$(kv --device cuda --device-share 4)
+echo "kv on the device: alone $alone, of two $two, of four $four"
+[ "$alone" -gt 1073741824 ] && [ "$two" -lt "$alone" ] && [ "$four" -lt "$two" ] && [ "$four" -gt 1073741824 ]
+[ "$(kv --device cuda --device-share 4 --kv-bytes 20M)" -le 20971520 ]
+
+printf '[worker]\ncontext = 512\nmax-seqs = 4\nmax-rows = 16\n' >"$folder/config"
+blocks() { # blocks OPTION...: how many KV blocks the broker's worker has
+    WEIR_CONFIG=$folder/config "$build/bin/weir-broker" --runtime-dir "$folder/run" --worker-program "$folder/weir-worker" --model "m=$model" \
+        --threads 1 --host-store-bytes 0 "$@" >"$folder/broker.log" 2>&1 &
+    local broker=$!
+    "$build/bin/weir" --connect "ipc://$folder/run/broker.sock" status --wait-ready 120 --json |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["workers"][0]["blocks_total"])'
+    kill -TERM "$broker"
+    wait "$broker"
+}
+n=$(blocks --device cuda) m=$(blocks --device cuda --kv-bytes 20M)
+echo "blocks: $n of its own, $m as told"
+[ "$n" -eq 128 ] && [ "$m" -eq 56 ] || { tail -n 5 "$folder/broker.log"; exit 1; } # 4 sequences of 512 tokens; 20 MiB
