@@ -101,7 +101,7 @@ include kernels/cuda/cuda.mk
 # --- tests -----------------------------------------------------------------
 
 UNIT := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c tests/kernels/test_*.c tests/reference/test_*.c))
-HELP := $(call objs,$(filter-out %/fake_worker.c,$(wildcard tests/support/*.c)))
+HELP := $(call objs,$(filter-out %/fake_worker.c %/fake_nvml.c,$(wildcard tests/support/*.c)))
 
 $(B)/tests/%: $(B)/tests/%.c.o $(HELP) $(call lib,gateway client broker worker kernels common)
 	@mkdir -p $(@D)
@@ -138,7 +138,12 @@ $(B)/tests/fake_worker: $(B)/tests/support/fake_worker.c.o $(call lib,common)
 	@mkdir -p $(@D)
 	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ $(COMMON_LIBS) $(LDLIBS)
 
-tests: $(UNIT) $(EMU_TESTS) $(if $(SAN),,$(B)/gpu_check $(B)/emulation/libweir_cuda.so) $(SIM) $(B)/tests/fake_worker
+# NVML without a device, for the broker's numbers of devices.
+$(B)/tests/nvml/libnvidia-ml.so.1: tests/support/fake_nvml.c
+	@mkdir -p $(@D)
+	$(call Q,LINK)$(CC) $(CFLAGS) -fPIC -shared $(LDFLAGS) -o $@ $<
+
+tests: $(B)/tests/nvml/libnvidia-ml.so.1 $(UNIT) $(EMU_TESTS) $(if $(SAN),,$(B)/gpu_check $(B)/emulation/libweir_cuda.so) $(SIM) $(B)/tests/fake_worker
 
 test:
 	@tools/deps.sh test

@@ -147,6 +147,7 @@ enum status broker_new(const struct options *options, struct broker **ret_broker
     if (st == ST_OK && options->metrics_port != 0)
         st = metrics_new(options->metrics_address, options->metrics_port, &b->metrics, err);
     if (st == ST_OK) {
+        b->devices = devices_new();
         set_models_and_workers(b, options);
         *ret_broker = b;
         b = NULL;
@@ -171,6 +172,7 @@ void broker_free(struct broker *b)
     }
     store_close(b->workers, b->n_workers);
     metrics_free(b->metrics);
+    devices_free(b->devices);
     endpoint_close(&b->endpoint);
     for (uint32_t i = 0; i < b->n_late; i++)
         free(b->late[(b->late_first + i) % LATE_REPLIES_MAX].at);

@@ -12,6 +12,7 @@
  *   ending.c     the one place where requests change phase and end
  *   admin.c      workers paused, drained, added, removed by hand
  *   trace.c      where the time of requests went; report_trace.c tells it
+ *   devices.c    how busy and how full the GPUs are, by NVML, in a thread of its own
  *   report.c     hello, models, status; metrics_page.c the same for Prometheus, served by metrics.c in a thread of its own
  *   broker.c     the loop, ticks, signals, drain
  *
@@ -25,6 +26,7 @@
 
 #include "account.h"
 #include "client.h"
+#include "devices.h"
 #include "endpoint.h"
 #include "fair_queue.h"
 #include "identity.h"
@@ -113,6 +115,7 @@ struct broker {
     struct times times;
     struct traces traces;
     struct metrics *metrics;  /* NULL: not served */
+    struct devices *devices;  /* NULL: no GPU that NVML knows */
     uint64_t metrics_due_ns;
     uint64_t watchdog_ms, watchdog_due_ns; /* of systemd; 0: none */
 

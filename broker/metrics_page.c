@@ -113,6 +113,72 @@ static void put_blocks(const struct broker *b, FILE *f, const struct worker_stat
     }
 }
 
+/* The lines of a worker's histogram: n[n_bounds + 1] counts, the bounds in units of `unit`. */
+static void put_worker_histogram(const struct broker *b, FILE *f, const char *name, const struct worker *w, const uint64_t *n,
+                                 const uint32_t *bounds, int n_bounds, double unit, double sum)
+{
+    uint64_t total = 0;
+    char labels[160];
+
+    if (w->order == ORDER_GONE)
+        return;
+    snprintf(labels, sizeof(labels), "slot=\"%" PRIu32 "\",model=\"%s\"", w->slot, b->models[w->model].name);
+    for (int i = 0; i < n_bounds; i++) {
+        total += n[i];
+        fprintf(f, "%s_bucket{%s,le=\"%g\"} %" PRIu64 "\n", name, labels, bounds[i] * unit, total);
+    }
+    total += n[n_bounds];
+    fprintf(f, "%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", name, labels, total);
+    fprintf(f, "%s_sum{%s} %.6f\n%s_count{%s} %" PRIu64 "\n", name, labels, sum, name, labels, total);
+}
+
+static void put_steps(const struct broker *b, FILE *f, const struct worker_stats stats[WORKERS_MAX])
+{
+    metrics_head(f, "weir_worker_batch_sequences", "histogram", "Sequences that a forward pass computed.");
+    for (uint32_t i = 0; i < b->n_workers; i++)
+        put_worker_histogram(b, f, "weir_worker_batch_sequences", &b->workers[i], stats[i].batches, step_batch_bounds, STEP_BATCH_BOUNDS,
+                             1, (double)stats[i].batch_sum);
+    metrics_head(f, "weir_worker_step_duration_seconds", "histogram", "How long a forward pass took.");
+    for (uint32_t i = 0; i < b->n_workers; i++)
+        put_worker_histogram(b, f, "weir_worker_step_duration_seconds", &b->workers[i], stats[i].times, step_time_bounds_us,
+                             STEP_TIME_BOUNDS, 1e-6, (double)stats[i].step_ns / 1e9);
+}
+
+static void put_device_number(FILE *f, const char *name, const char *help, uint32_t n, const struct device_numbers *d,
+                              const double *values, const bool *told)
+{
+    metrics_head(f, name, "gauge", help);
+    for (uint32_t i = 0; i < n; i++)
+        if (told[i])
+            fprintf(f, "%s{device=\"%" PRIu32 "\",name=\"%s\"} %.12g\n", name, i, d[i].name, values[i]);
+}
+
+static void put_devices(const struct broker *b, FILE *f)
+{
+    struct device_numbers d[DEVICES_MAX];
+    double v[5][DEVICES_MAX];
+    bool told[5][DEVICES_MAX];
+    uint32_t n = devices_look(b->devices, d);
+
+    for (uint32_t i = 0; i < n; i++) {
+        const double values[5] = { d[i].utilization, (double)d[i].memory_used, (double)d[i].memory_size, d[i].temperature_celsius,
+                                   d[i].power_watts };
+        for (int k = 0; k < 5; k++) {
+            v[k][i] = values[k];
+            told[k][i] = k == 1 || k == 2 ? d[i].memory_size > 0 : values[k] >= 0;
+        }
+    }
+    metrics_head(f, "weir_devices", "gauge", "GPUs that the driver's library knows on this machine.");
+    fprintf(f, "weir_devices %" PRIu32 "\n", n);
+    if (n == 0)
+        return;
+    put_device_number(f, "weir_device_utilization_ratio", "Share of the last second in which the GPU computed.", n, d, v[0], told[0]);
+    put_device_number(f, "weir_device_memory_used_bytes", "Memory of the GPU in use, by anybody.", n, d, v[1], told[1]);
+    put_device_number(f, "weir_device_memory_size_bytes", "Memory of the GPU.", n, d, v[2], told[2]);
+    put_device_number(f, "weir_device_temperature_celsius", "Its temperature.", n, d, v[3], told[3]);
+    put_device_number(f, "weir_device_power_watts", "What it draws.", n, d, v[4], told[4]);
+}
+
 static void put_evictions(const struct broker *b, FILE *f, const struct worker_stats stats[WORKERS_MAX])
 {
     metrics_head(f, "weir_worker_evictions_total", "counter",
@@ -164,6 +230,7 @@ static void put_workers(const struct broker *b, FILE *f)
     }
     put_evictions(b, f, stats);
     put_seconds(b, f, stats);
+    put_steps(b, f, stats);
     put_blocks(b, f, stats);
 }
 
@@ -214,6 +281,7 @@ void metrics_page(const struct broker *b, char **ret_page, size_t *ret_n)
     put_histogram(f, "weir_token_interval_seconds", "Between two tokens of one completion, as the broker sees them come.",
                   b->times.token_interval);
     put_workers(b, f);
+    put_devices(b, f);
     metrics_process(f, "weir_broker_");
     put_users(b, f);
     if (fclose(f) != 0) {

@@ -189,6 +189,27 @@ static void put_queues(const struct broker *b, struct wire_buffer *o)
     wire_end(o);
 }
 
+static void put_devices(const struct broker *b, struct wire_buffer *o)
+{
+    struct device_numbers d[DEVICES_MAX];
+    uint32_t n = devices_look(b->devices, d);
+
+    wire_array_begin(o, "devices");
+    for (uint32_t i = 0; i < n; i++) {
+        wire_map_begin(o, NULL);
+        wire_put_u64(o, "index", i);
+        wire_put_str(o, "name", span_str(d[i].name));
+        if (d[i].utilization >= 0)
+            wire_put_f64(o, "utilization", d[i].utilization);
+        if (d[i].memory_size > 0) {
+            wire_put_u64(o, "memory_used", d[i].memory_used);
+            wire_put_u64(o, "memory_size", d[i].memory_size);
+        }
+        wire_end(o);
+    }
+    wire_end(o);
+}
+
 static void put_users(const struct broker *b, struct wire_buffer *o, const char *only_user)
 {
     wire_array_begin(o, "users");
@@ -274,6 +295,7 @@ void report_status(struct broker *b, struct span id, const char *only_user)
         if (b->workers[i].order != ORDER_GONE)
             put_worker(b, o, &b->workers[i]);
     wire_end(o);
+    put_devices(b, o);
     put_queues(b, o);
     put_users(b, o, only_user);
     wire_end(o);

@@ -280,6 +280,11 @@ void worker_link_stats(const struct worker_link *l, struct worker_stats *ret_sta
 #define X(name) ret_stats->name = atomic_load_explicit(&l->region.stats->name, memory_order_relaxed);
     REGION_STATS_LIST(X)
 #undef X
+    for (int i = 0; i <= STEP_BATCH_BOUNDS; i++)
+        ret_stats->batches[i] = atomic_load_explicit(&l->region.stats->batches[i], memory_order_relaxed);
+    ret_stats->batch_sum = atomic_load_explicit(&l->region.stats->batch_sum, memory_order_relaxed);
+    for (int i = 0; i <= STEP_TIME_BOUNDS; i++)
+        ret_stats->times[i] = atomic_load_explicit(&l->region.stats->times[i], memory_order_relaxed);
 }
 
 void worker_link_trace(const struct worker_link *l, uint32_t slot, struct link_trace *ret_trace)

@@ -92,6 +92,7 @@ struct worker_stats {
 #define X(name) uint64_t name;
     REGION_STATS_LIST(X)
 #undef X
+    uint64_t batches[STEP_BATCH_BOUNDS + 1], batch_sum, times[STEP_TIME_BOUNDS + 1];
 };
 void worker_link_stats(const struct worker_link *l, struct worker_stats *ret_stats);
 

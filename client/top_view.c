@@ -198,6 +198,30 @@ static void put_workers(struct page *p, unsigned most)
     }
 }
 
+/* --- GPUs ---------------------------------------------------------------------------------------- */
+
+/* One line; those that do not fit into it are not shown. */
+static void put_devices(struct page *p, const json_t *devices)
+{
+    char line[512] = "";
+    size_t i, n = 0;
+    json_t *d;
+
+    json_array_foreach(devices, i, d)
+    {
+        double size = number_of(d, "memory_size");
+        int more = snprintf(line + n, sizeof(line) - n, "%s%.0f %s %.0f%% memory %.0f%%", i > 0 ? "  " : "GPU ", number_of(d, "index"),
+                            text_of(d, "name"), 100 * number_of(d, "utilization"),
+                            size > 0 ? 100 * number_of(d, "memory_used") / size : 0.0);
+        if (more < 0 || (size_t)more >= sizeof(line) - n) {
+            line[n] = '\0';
+            break;
+        }
+        n += (size_t)more;
+    }
+    put(p, PLAIN, "%s", line);
+}
+
 /* --- users --------------------------------------------------------------------------------------- */
 
 struct user_line {
@@ -273,11 +297,15 @@ void top_view_print(const struct top_view *v, FILE *out)
 {
     struct page p = {.v = v, .out = out};
     size_t n_workers = json_array_size(json_object_get(v->now, "workers"));
-    unsigned left = v->lines > 8 ? v->lines - 8 : 2; /* 3 of the pool, 2 empty, 2 heads, 1 of keys */
+    const json_t *devices = json_object_get(v->now, "devices");
+    unsigned above = 8 + (json_array_size(devices) > 0); /* 3 of the pool, 1 of GPUs, 2 empty, 2 heads, 1 of keys */
+    unsigned left = v->lines > above ? v->lines - above : 2;
     unsigned for_workers = n_workers < left / 2 ? (unsigned)n_workers : left / 2 > 0 ? left / 2 : 1;
 
     if (v->now != NULL) {
         put_pool(&p);
+        if (json_array_size(devices) > 0)
+            put_devices(&p, devices);
         put(&p, PLAIN, "%s", "");
         put_workers(&p, for_workers);
         put(&p, PLAIN, "%s", "");

@@ -100,10 +100,17 @@ struct region_card {
     X(blocks_free) X(blocks_pinned) X(blocks_cached)                                      \
     X(store_blocks) X(store_blocks_max)     /* in the own part of the host store, and how many it holds; 0: none */
 
+/* Steps by how many sequences they computed, and by how long they took: counts by upper bound, the last above all bounds. */
+enum { STEP_BATCH_BOUNDS = 8, STEP_TIME_BOUNDS = 11 };
+static const uint32_t step_batch_bounds[STEP_BATCH_BOUNDS] = { 1, 2, 4, 8, 16, 32, 64, 128 };
+static const uint32_t step_time_bounds_us[STEP_TIME_BOUNDS] = { 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000 };
+
 struct region_stats {
 #define X(name) _Atomic uint64_t name;
     REGION_STATS_LIST(X)
 #undef X
+    _Atomic uint64_t batches[STEP_BATCH_BOUNDS + 1], batch_sum; /* sum of sequences over all steps */
+    _Atomic uint64_t times[STEP_TIME_BOUNDS + 1];               /* their sum is step_ns */
 };
 
 /* One a request slot.  Written by the broker; the worker acts on a flag only when the generation is the one it runs. */

@@ -57,7 +57,7 @@ simulator() {
 
 # A real Prometheus scrapes a pool.
 services() {
-    make -j"$jobs" all && { /usr/bin/python3 tests/integration/services.py || [ $? -eq 77 ]; }
+    make -j"$jobs" all build/tests/nvml/libnvidia-ml.so.1 && { /usr/bin/python3 tests/integration/services.py || [ $? -eq 77 ]; }
 }
 
 # Clients of every kind and workers that are killed: nothing lost, doubled or wrong, nothing grows.

@@ -390,6 +390,7 @@ static enum worker_state step(struct worker *w)
             deliver(w, plan->sequences[i], &w->results[i], now_ns);
     w->totals.steps++;
     w->totals.step_ns += now_ns - began_ns;
+    worker_report_batch(w, n, now_ns - began_ns);
     return WORKER_BUSY;
 }
 

@@ -39,6 +39,8 @@ struct worker {
 void worker_report(struct worker *w, uint64_t now_ns);            /* the whole statistics page */
 void worker_report_step(struct worker *w, uint64_t began_ns);     /* a step begins */
 
+void worker_report_batch(struct worker *w, uint32_t n_sequences, uint64_t step_ns); /* a step was done */
+
 /* worker_trace.c: where the time of a request goes, told in the region as it happens */
 void worker_trace_taken(struct worker *w, const struct request *r);
 void worker_trace_prepared(struct worker *w, const struct request *r);

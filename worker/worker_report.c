@@ -18,6 +18,25 @@ void worker_report_step(struct worker *w, uint64_t began_ns)
     put(&w->region->stats->step_began_ns, began_ns);
 }
 
+static void count(_Atomic uint64_t *field, uint64_t n)
+{
+    put(field, atomic_load_explicit(field, memory_order_relaxed) + n); /* one writer */
+}
+
+void worker_report_batch(struct worker *w, uint32_t n_sequences, uint64_t step_ns)
+{
+    struct region_stats *s = w->region->stats;
+    int batch = 0, time = 0;
+
+    while (batch < STEP_BATCH_BOUNDS && n_sequences > step_batch_bounds[batch])
+        batch++;
+    while (time < STEP_TIME_BOUNDS && step_ns > step_time_bounds_us[time] * UINT64_C(1000))
+        time++;
+    count(&s->batches[batch], 1);
+    count(&s->batch_sum, n_sequences);
+    count(&s->times[time], 1);
+}
+
 /* Requests of which no sequence has run yet: with the tokenizer, or waiting for a place. */
 static uint32_t n_not_started(const struct worker *w)
 {

@@ -10,6 +10,9 @@ if not shutil.which("prometheus"):
     sys.exit(77)
 
 
+NVML = os.path.join(os.environ.get("WEIR_BIN") or ROOT + "/build/bin", "../tests/nvml")
+
+
 class Prometheus:
     def __init__(self, pool):
         self.port = free_port()
@@ -105,7 +108,8 @@ def check_alerts(pool, prometheus):
 
 
 def main():
-    with Serve(workers=2) as pool:
+    # A host store small enough to be used, and a driver's library with two GPUs that are not there.
+    with Serve(workers=2, args=["--host-store-bytes", "2M"], env={"LD_LIBRARY_PATH": NVML}) as pool:
         pool.add_user("ann")
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", pool.path("bob")], check=True)
         prometheus = Prometheus(pool)

@@ -6,6 +6,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from serve_rig import ROOT, Serve, main, wait_until
 
 
+NVML = os.path.join(os.environ.get("WEIR_BIN") or ROOT + "/build/bin", "../tests/nvml")
+
+
 def series(page):
     """{name with labels: value}"""
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if not line.startswith("#")}
@@ -49,6 +52,12 @@ def numbers_are_those_of_what_was_done():
         assert s['weir_user_tokens_total{user="ann",kind="completion"}'] == 40
         assert sum(v for k, v in s.items() if k.startswith("weir_worker_decode_tokens_total")) >= 52
         assert sum(v for k, v in s.items() if k.startswith('weir_worker_blocks{slot="0"')) > 0
+        for slot in (0, 1):  # both histograms count every step
+            label = '{slot="%d",model="tiny"}' % slot
+            steps = s["weir_worker_steps_total" + label]
+            assert s["weir_worker_batch_sequences_count" + label] == s["weir_worker_step_duration_seconds_count" + label] == steps
+            assert s["weir_worker_batch_sequences_sum" + label] >= steps
+            assert s['weir_worker_batch_sequences_bucket{slot="%d",model="tiny",le="+Inf"}' % slot] == steps
         code, page = pool.get("/metrics", pool.gateway_metrics_port)
         assert code == 200
         check_page(page)
@@ -62,7 +71,7 @@ def numbers_are_those_of_what_was_done():
 def every_number_is_in_the_manual_and_every_one_in_the_manual_is_there():
     with open(ROOT + "/docs/operations.md") as f:
         manual = f.read()
-    with Serve() as pool:
+    with Serve(env={"LD_LIBRARY_PATH": NVML}) as pool:
         pages = pool.get("/metrics")[1] + wait_until(lambda: "weir_jobs{" in pool.get("/metrics", pool.gateway_metrics_port)[1] and
                                                      pool.get("/metrics", pool.gateway_metrics_port)[1], 10, "the gateway's page")
     names = {line.split(" ")[2] for line in pages.splitlines() if line.startswith("# TYPE")}
@@ -83,6 +92,21 @@ def refused_logins_are_counted_by_reason():
         def counted():
             return 'weir_ssh_logins_refused_total{reason="no_known_key"} 1\n' in pool.get("/metrics", pool.gateway_metrics_port)[1]
         wait_until(counted, 10, "the refused login is counted")
+
+
+def the_driver_tells_of_the_devices():
+    with Serve(env={"LD_LIBRARY_PATH": NVML}) as pool:
+        s = series(wait_until(lambda: "weir_devices" in pool.get("/metrics")[1] and pool.get("/metrics")[1], 10, "the broker's page"))
+        first, second = '{device="0",name="Fake GPU 0"}', '{device="1",name="Fake GPU 1"}'
+        assert s["weir_devices"] == 2
+        assert s["weir_device_utilization_ratio" + first] == 0.37 and s["weir_device_utilization_ratio" + second] == 0.91
+        assert s["weir_device_memory_used_bytes" + second] == 70e9 and s["weir_device_memory_size_bytes" + first] == 80e9
+        assert s["weir_device_temperature_celsius" + first] == 55 and s["weir_device_power_watts" + first] == 123.5
+        assert "weir_device_power_watts" + second not in s  # it does not tell
+        told = pool.status()["devices"]
+        assert told == [{"index": 0, "name": "Fake GPU 0", "utilization": 0.37, "memory_used": 1000000000, "memory_size": 80000000000},
+                        {"index": 1, "name": "Fake GPU 1", "utilization": 0.91, "memory_used": 70000000000, "memory_size": 80000000000}]
+        assert "37%" in pool.weir("top").stdout and "Fake GPU 1" in pool.weir("top").stdout
 
 
 def health_follows_the_pool():
@@ -152,6 +176,6 @@ def every_alert_fires_on_what_it_is_for_and_on_nothing_else():
 
 
 if __name__ == "__main__":
-    main([every_number_is_in_the_manual_and_every_one_in_the_manual_is_there, numbers_are_those_of_what_was_done, refused_logins_are_counted_by_reason, health_follows_the_pool, a_stopped_loop_is_not_healthy,
+    main([every_number_is_in_the_manual_and_every_one_in_the_manual_is_there, numbers_are_those_of_what_was_done, the_driver_tells_of_the_devices, refused_logins_are_counted_by_reason, health_follows_the_pool, a_stopped_loop_is_not_healthy,
           the_process_that_serves_numbers_has_nothing_else,
           every_alert_fires_on_what_it_is_for_and_on_nothing_else], sys.argv[1:])
