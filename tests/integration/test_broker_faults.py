@@ -141,6 +141,34 @@ def noise_in_the_region_harms_nobody_else():
         assert c.generate(prompt="x", max_tokens=20).end["type"] == "done"
 
 
+def a_worker_that_scribbles_over_its_region_harms_nobody_else():
+    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "2"}, args=["--hang-seconds", "1"]) as pool:
+        c = pool.client()
+        want = c.generate(prompt="x", max_tokens=150, ignore_eos=True, seed=1)
+        for seed in range(3):
+            bad, good = "bad%d" % seed, "good%d" % seed
+            c.send({"type": "generate", "id": bad, "prompt": "!scribble %d %d" % (seed, seed % 5), "max_tokens": 20, "ignore_eos": True})
+            c.send({"type": "generate", "id": good, "prompt": "x", "max_tokens": 150, "ignore_eos": True, "seed": 1})
+            for _ in range(5):
+                assert pool.status()["type"] == "status"  # whatever its numbers are, they are numbers
+            answers = c.finish([bad, good])
+            assert answers[bad].code == "request_killed_worker", answers[bad].end
+            assert answers[good].ids == want.ids and answers[good].text == want.text, answers[good].end
+            for slot in range(2):  # or each would wait the longer the more often it broke
+                c.ask({"type": "admin", "id": "a", "verb": "resume", "worker": slot}, "admin")
+        pool.wait_empty()
+        assert c.generate(prompt="x", max_tokens=150, ignore_eos=True, seed=1).ids == want.ids
+
+
+def a_worker_whose_card_is_rubbish_never_gets_work():
+    with Pool(workers=1, env={"WEIR_FAKE_START": "card"}, wait=False) as pool:
+        while not os.path.exists(pool.endpoint[6:]):
+            time.sleep(0.01)
+        assert pool.client().generate(prompt="x").code == "no_worker"
+        w = pool.status()["workers"][0]
+        assert w["restarts"] >= 2 and w["state"] in ("waiting", "starting"), w
+
+
 def a_worker_that_cannot_start_says_why():
     for start, text in (("fail", "told to fail"), ("exit", "exit-3")):
         with Pool(workers=1, env={"WEIR_FAKE_START": start}, wait=False) as pool:
@@ -171,5 +199,6 @@ if __name__ == "__main__":
          an_exact_takeover_never_changes_kind, a_stopped_worker_is_taken_for_hung,
          a_request_that_kills_workers_is_refused_and_the_others_are_not,
          a_suspect_that_ends_is_cleared, suspects_do_not_keep_a_worker_for_long,
-         noise_in_the_region_harms_nobody_else, a_worker_that_cannot_start_says_why,
+         noise_in_the_region_harms_nobody_else, a_worker_that_scribbles_over_its_region_harms_nobody_else,
+         a_worker_whose_card_is_rubbish_never_gets_work, a_worker_that_cannot_start_says_why,
          workers_die_with_the_broker])

@@ -10,8 +10,9 @@
  *   !hang N          stop responding after N tokens          !first ...     ... only in the first life of the slot
  *   !lie WHAT        push an event that breaks a rule: index, choice, slot, length, type, id, text, done, finish
  *   !noise SEED      write random bytes over the event ring and its positions, again and again
+ *   !scribble SEED   write random bytes anywhere into the region, at random times; the heartbeat goes on, so it does not look hung
  *   !error           answer with context_overflow
- * WEIR_FAKE_START: "fail" says FAILED, "exit" exits with 3, "mute" never says anything.  WEIR_FAKE_NUMERICS: numerics id; "life": another in every life. */
+ * WEIR_FAKE_START: "fail" says FAILED, "exit" exits with 3, "mute" never says anything, "card" says READY over a card of random bytes.  WEIR_FAKE_NUMERICS: numerics id; "life": another in every life. */
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -188,6 +189,29 @@ static void noise(uint64_t seed)
     }
 }
 
+/* Much of it goes to the card, the numbers, the bells and the rings, and in the end some to the positions of the event ring. */
+static void scribble(uint64_t seed)
+{
+    size_t small = (size_t)(region.arena - region.at);
+
+    for (;;) {
+        seed = mix(seed);
+        for (uint64_t n = seed % 300; n > 0; n--) {
+            seed = mix(seed);
+            size_t within = seed % 4 == 0 ? region.bytes : seed % 4 == 1 ? 16384 : small;
+            region.at[mix(seed) % within] = (uint8_t)(seed >> 56);
+        }
+        if (mix(seed) % 150 == 0)
+            ((uint8_t *)region.events.shared)[mix(seed) / 150 % 128] = (uint8_t)(seed >> 48);
+        atomic_store(&region.stats->heartbeat_ns, clock_now_ns());
+        uint64_t one = 1;
+        ssize_t n = seed % 3 == 0 ? write(region.event_bell.fd, &one, sizeof(one)) : 0;
+        (void)n;
+        if (seed >> 32 & 1)
+            sleep_ms((long)(seed >> 40) % 4);
+    }
+}
+
 static void trouble(struct request *r)
 {
     if (r->count < 0 || r->n_new < (uint32_t)r->count)
@@ -204,6 +228,8 @@ static void trouble(struct request *r)
         lie(r);
     } else if (strcmp(r->trouble, "!noise") == 0) {
         noise(strtoull(r->argument, NULL, 10));
+    } else if (strcmp(r->trouble, "!scribble") == 0) {
+        scribble(strtoull(r->argument, NULL, 10));
     }
     r->count = -1;
 }
@@ -429,6 +455,23 @@ static void say_ready(bool failed)
     push(&e, NULL, 0);
 }
 
+/* A card that nobody can have meant, another in every life; some of them are nearly right. */
+static void say_rubbish(void)
+{
+    struct work_event e = { .type = EVENT_READY };
+    uint64_t seed = region.life;
+
+    for (size_t i = 0; i < sizeof(*region.card); i++)
+        ((uint8_t *)region.card)[i] = (uint8_t)(seed = mix(seed));
+    if (region.life % 2 == 0) {
+        region.card->abi = BACKEND_ABI;
+        region.card->ready = 1;
+    }
+    push(&e, NULL, 0);
+    for (;;)
+        pause();
+}
+
 static void wait_for_work(uint32_t n_running)
 {
     struct pollfd fds[2] = { { .fd = region.request_bell.fd, .events = POLLIN }, { .fd = REGION_FD_CONTROL, .events = POLLIN } };
@@ -462,6 +505,8 @@ int main(void)
         return 4;
     while (start != NULL && strcmp(start, "mute") == 0)
         pause();
+    if (start != NULL && strcmp(start, "card") == 0)
+        say_rubbish();
     say_ready(start != NULL && strcmp(start, "fail") == 0);
     if (start != NULL && strcmp(start, "fail") == 0)
         return 1;
