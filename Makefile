@@ -157,7 +157,7 @@ test-long:
 # The same proofs with full counts, and those that make a fresh Debian root: hours.
 prove:
 	@tools/deps.sh long
-	@BUDGET_FACTOR=20 FUZZ_SECONDS=600 JOB_RUNS=500 SOAK_MINUTES=60 SIM_RUN=prove tests/long.sh second-compiler thread-sanitizer \
+	@BUDGET_FACTOR=20 FUZZ_EACH=600 JOB_RUNS=500 SOAK_MINUTES=60 SIM_RUN=prove tests/long.sh second-compiler thread-sanitizer \
 	    sanitizers simulator host-store jobs soak fuzz services package container
 	@tests/clean_root.sh
 

@@ -48,7 +48,7 @@ host_store() {
 }
 
 fuzz() {
-    tests/fuzz/run.sh "${FUZZ_SECONDS:-12}"
+    if [ -n "$FUZZ_EACH" ]; then tests/fuzz/run.sh each "$FUZZ_EACH"; else tests/fuzz/run.sh 200; fi
 }
 
 simulator() {
