@@ -291,9 +291,9 @@ static enum status send_owed(struct broker *b, struct request *r, uint32_t reque
 /* Pause a sequence whose client does not keep up; let it go on when half has been taken. */
 static void pace(struct broker *b, struct request *r)
 {
-    if (!r->stream || !request_in_worker(r) || r->end != END_NONE)
+    if (!request_in_worker(r) || r->end != END_NONE)
         return;
-    uint64_t backlog = request_backlog(r);
+    uint64_t backlog = r->stream ? request_backlog(r) : 0; /* not a stream: nothing is to be taken yet (any more, if it was sent again) */
     if (!r->paused && backlog > CLIENT_BACKLOG_BYTES_MAX) {
         r->paused = true;
         worker_link_flag(&b->workers[r->worker].link, r->slot, SLOT_PAUSE);

@@ -319,6 +319,28 @@ static void a_keyed_request_between_two_workers_outlives_its_client(void **state
     broker_rig_close(&rig);
 }
 
+/* A stream whose client did not read was paused; the client asks again, with its key, for all of it at once: then it must go on. */
+static void a_paused_stream_that_becomes_none_goes_on(void **state)
+{
+    (void)state;
+    broker_rig_open(&rig);
+    memset(oracles, 0, sizeof(oracles));
+    struct oracle *o = begin();
+    struct request *r = &rig.b->requests.list[o->request];
+    const _Atomic uint64_t *word = &rig.worker.slots[r->slot].word;
+    rig.b->clients.list[r->client].retry_ns = UINT64_MAX; /* nothing is sent */
+    r->paused = true;
+    worker_link_flag(&rig.b->workers[0].link, r->slot, SLOT_PAUSE);
+    assert_int_equal(*word & 0xffffffff, SLOT_PAUSE);
+    r->stream = false;
+    requests_mark_dirty(&rig.b->requests, o->request);
+    delivery_flush(rig.b);
+    assert_false(r->paused);
+    assert_int_equal(*word & 0xffffffff, 0);
+    broker_rig_reset(&rig);
+    broker_rig_close(&rig);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -326,6 +348,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_no_worker_may_say_is_a_broken_rule),
         cmocka_unit_test(a_dead_worker_s_request_goes_on_from_what_it_delivered),
         cmocka_unit_test(a_keyed_request_between_two_workers_outlives_its_client),
+        cmocka_unit_test(a_paused_stream_that_becomes_none_goes_on),
     };
     rng = random_start(argc, argv, 200000);
     return cmocka_run_group_tests(tests, NULL, NULL);
