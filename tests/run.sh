@@ -1,7 +1,7 @@
 #!/bin/bash
 # Run test programs and scripts, each with a time limit, and count.  Exit code 77 of a test means "skipped".
 #
-# usage: run.sh LOG_DIR TEST...        TEST_TIMEOUT_S: seconds a test may take (180); TEST_JOBS: how many
+# usage: run.sh LOG_DIR TEST...        TEST_TIMEOUT_S: seconds a test may take (420: what takes a minute alone may take four beside others); TEST_JOBS: how many
 # programs run at once (the CPUs); scripts, which start whole pools, run alone
 # The last line is "N passed, N failed, N skipped"; the exit code is 1 if any failed.
 logs=$1
@@ -14,8 +14,8 @@ run_one() {  # run_one TEST: log and exit code end up beside each other
     log=$logs/$(basename "$1").log
     local began=$SECONDS
     case $1 in
-    *.py) timeout -k 5 "${TEST_TIMEOUT_S:-180}" /usr/bin/python3 "$1" >"$log" 2>&1 ;;
-    *)    timeout -k 5 "${TEST_TIMEOUT_S:-180}" "$1" >"$log" 2>&1 ;;
+    *.py) timeout -k 5 "${TEST_TIMEOUT_S:-420}" /usr/bin/python3 "$1" >"$log" 2>&1 ;;
+    *)    timeout -k 5 "${TEST_TIMEOUT_S:-420}" "$1" >"$log" 2>&1 ;;
     esac
     echo "$? $((SECONDS - began))" >"$log.rc"
 }
