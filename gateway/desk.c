@@ -48,6 +48,14 @@ static const struct {
     [DOOR_ASK] = { "ask", desk_on_ask, USER, true, false, false },
     [DOOR_MORE] = { "more", desk_on_more, USER, true, false, true },
     [DOOR_TOKENIZE] = { "tokenize", desk_on_tokenize, USER, true, false, false },
+    [DOOR_LOOK] = { "look", desk_on_look, USER, true, false, false },
+    [DOOR_FOLDER] = { "folder", desk_on_folder, USER, true, false, false },
+    [DOOR_FILE] = { "file", desk_on_file, USER, true, false, false },
+    [DOOR_FILE_DONE] = { "file_done", desk_on_file_done, USER, true, false, false },
+    [DOOR_FILE_SUBMIT] = { "file_submit", desk_on_file_submit, USER, true, false, false },
+    [DOOR_FILE_BACK] = { "file_back", desk_on_file_back, USER, true, true, false },
+    [DOOR_FILE_RENAME] = { "file_rename", desk_on_file_rename, USER, true, false, false },
+    [DOOR_FILE_REMOVE] = { "file_remove", desk_on_file_remove, USER, true, false, false },
     [DOOR_POOL] = { "pool", desk_on_pool, USER, true, false, false },
 };
 
@@ -89,7 +97,6 @@ void desk_stop_op(struct desk *d, struct conn *c, struct op *op)
 {
     uint32_t serial = op->serial;
 
-    (void)c;
     job_check_free(op->check);
     job_reuse_free(op->reuse);
     desk_drop_count(op);
@@ -103,6 +110,7 @@ void desk_stop_op(struct desk *d, struct conn *c, struct op *op)
                       op->row.id); /* the next start finds it and drops it */
         d->sweep_left = true;
     }
+    desk_inbox_back(d, c, op);
     desk_drop_ask(d, op);
     *op = (struct op){ .serial = serial };
 }
@@ -124,6 +132,7 @@ static void conn_free(struct desk *d, struct conn *c)
 {
     for (int i = 0; i < DOOR_OPS; i++)
         desk_stop_op(d, c, &c->ops[i]);
+    desk_inbox_release(d, c, NULL);
     while (c->queue != NULL)
         free_queued(c);
     if (c->user[0] == '\0' && c->probes > 0)
@@ -236,6 +245,7 @@ void desk_error(struct desk *d, struct conn *c, struct op *op, const struct erro
 
     door_put_error(&w, err);
     m.body = door_written(&w);
+    desk_inbox_refused(d, c, op, err); /* before the client hears of it */
     op->waiting = false;
     send_message(d, c, &m);
 }
@@ -294,6 +304,7 @@ static void on_message(struct desk *d, struct conn *c, const struct door_message
     if (m->type == DOOR_STOP && m->op < DOOR_CHANNELS && c->user[0] != '\0') { /* legal at any time */
         c->ops[m->op].serial = m->serial;
         desk_stop_op(d, c, &c->ops[m->op]);
+        desk_inbox_release(d, c, &c->ops[m->op]);
         return;
     }
     const char *wrong = check_message(c, m);

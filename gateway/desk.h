@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include "door.h"
+#include "inbox.h"
 #include "job_check.h"
 #include "job_files.h"
 #include "job_reuse.h"
@@ -32,6 +33,8 @@ enum op_kind { OP_IDLE, OP_UPLOAD, OP_CHECK, OP_WATCH, OP_ASK, OP_QUERY };
 struct conn;
 struct count;
 struct ask;
+struct inbox_hold;
+struct inbox_upload;
 
 struct op {
     enum op_kind kind;
@@ -42,6 +45,7 @@ struct op {
     uint32_t try_lines;               /* UPLOAD, CHECK */
     int64_t reuse_seq;                /* UPLOAD, CHECK: the job whose answers are taken over; 0 none */
     bool check_only;                  /* UPLOAD, CHECK */
+    struct inbox_upload *inbox;       /* UPLOAD, CHECK: the input is a file of the inbox */
     struct count *count;              /* CHECK: the tokens of its lines are being counted */
     struct job_reuse *reuse;          /* CHECK: that is under way */
     struct job_check *check;
@@ -65,6 +69,7 @@ struct conn {
     bool dead;                        /* to be freed at the end of the turn */
     unsigned probes;
     struct op ops[DOOR_OPS];
+    struct inbox_hold *holds;         /* files of the inbox that only this connection may change now */
     struct queued *queue, **queue_end;
     unsigned n_queued;
 };
@@ -103,6 +108,8 @@ void desk_on_event(struct desk *d, struct conn *c, bool readable, bool writable)
 void desk_step(struct desk *d);
 int desk_timeout_ms(const struct desk *d, uint64_t now_ns);
 void desk_deinit(struct desk *d);
+/* Uploads of which a job was being made when the last jobs process ended.  Before the first connection. */
+void desk_inbox_recover(struct desk *d);
 /* What libweir still knows of: call when it is closed. */
 void desk_free_asks(struct desk *d);
 
@@ -124,12 +131,25 @@ typedef void desk_handler(struct desk *d, struct conn *c, struct op *op, struct 
 desk_handler desk_on_submit, desk_on_submit_end, desk_on_job, desk_on_list, desk_on_watch, desk_on_open, desk_on_order, desk_on_cancel,
     desk_on_delete, desk_on_ask, desk_on_more, desk_on_tokenize, desk_on_pool, desk_on_retry, desk_on_release, desk_on_usage,
     desk_on_keys;
+desk_handler desk_on_look, desk_on_folder, desk_on_file, desk_on_file_done, desk_on_file_submit, desk_on_file_back, desk_on_file_rename,
+    desk_on_file_remove;
 
 /* Has this user any tokens left for today?  false: *err. */
 bool desk_may_use(struct desk *d, const char *user, struct error *err);
 /* The job a request names.  false: an error has been answered, or the message was broken. */
 bool desk_find_job(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, struct job_row *ret_row);
 bool desk_may_submit(struct desk *d, const char *user, struct error *err);
+/* The user's own limits, or those of the pool. */
+void desk_job_limits(const struct desk *d, const char *user, uint64_t *ret_jobs, uint64_t *ret_lines, uint64_t *ret_bytes);
+/* The spool of an op becomes the input of a job that nobody knows of yet; announced: its bytes, or DOOR_BYTES_ANY.  false: *err. */
+#define DOOR_BYTES_ANY UINT64_MAX
+bool desk_begin_check(struct desk *d, struct op *op, uint64_t announced, struct error *err);
+
+/* Uploads by sftp (desk_inbox.c).  Each does nothing for an op that is no such upload. */
+void desk_inbox_joined(struct desk *d, struct conn *c, struct op *op, const struct job_row *row);      /* it is a job, on disk */
+void desk_inbox_back(struct desk *d, struct conn *c, struct op *op);                                   /* it goes back to the inbox */
+void desk_inbox_refused(struct desk *d, struct conn *c, struct op *op, const struct error *err);       /* likewise, and the note says why */
+void desk_inbox_release(struct desk *d, struct conn *c, const struct op *op);                          /* the op's holds; NULL: all */
 void desk_fail_internal(struct desk *d, struct conn *c, struct op *op, const char *what);
 
 void desk_begin_count(struct desk *d, struct conn *c, struct op *op, const struct job_row *row);

@@ -21,8 +21,7 @@ static uint64_t limit_of(uint64_t own, uint64_t fallback)
     return own != 0 ? own : fallback;
 }
 
-static void job_limits(const struct desk *d, const char *user, uint64_t *ret_jobs, uint64_t *ret_lines,
-                       uint64_t *ret_bytes)
+void desk_job_limits(const struct desk *d, const char *user, uint64_t *ret_jobs, uint64_t *ret_lines, uint64_t *ret_bytes)
 {
     const struct user *u = users_by_name(&d->users, user);
 
@@ -60,7 +59,7 @@ bool desk_may_submit(struct desk *d, const char *user, struct error *err)
 {
     uint64_t jobs_max, lines_max, bytes_max, n = 0;
 
-    job_limits(d, user, &jobs_max, &lines_max, &bytes_max);
+    desk_job_limits(d, user, &jobs_max, &lines_max, &bytes_max);
     if (job_store_count_open(d->store, user, &n) != ST_OK) {
         error_set(err, ERR_INTERNAL, NULL, "the job store cannot be read");
         return false;
@@ -145,25 +144,25 @@ void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_r
         return;
     }
     op->kind = OP_UPLOAD;
-    job_limits(d, c->user, &jobs_max, &lines_max, &bytes_max);
+    desk_job_limits(d, c->user, &jobs_max, &lines_max, &bytes_max);
     door_put_u64(&w, bytes_max);
     desk_reply(d, c, op, &w, spool);
     close(spool);
 }
 
 /* The upload becomes the input of a job that nobody knows of yet. */
-static bool begin_check(struct desk *d, struct op *op, uint64_t announced, struct error *err)
+bool desk_begin_check(struct desk *d, struct op *op, uint64_t announced, struct error *err)
 {
     uint64_t jobs_max, lines_max, bytes_max, bytes = 0;
     struct job_row row = op->row;
     int input = -1;
 
-    job_limits(d, row.user, &jobs_max, &lines_max, &bytes_max);
+    desk_job_limits(d, row.user, &jobs_max, &lines_max, &bytes_max);
     error_set(err, ERR_INTERNAL, NULL,
               "the input cannot be kept: the disk refuses it; nothing was submitted");
     if (job_files_spool_sync(d->files, op->spool, &bytes) != ST_OK)
         return false;
-    if (bytes != announced) {
+    if (announced != DOOR_BYTES_ANY && bytes != announced) {
         error_set(err, ERR_INTERNAL, NULL, "the input on disk has %" PRIu64 " bytes, %" PRIu64 " were sent",
                   bytes, announced);
         return false;
@@ -195,7 +194,7 @@ void desk_on_submit_end(struct desk *d, struct conn *c, struct op *op, struct do
     (void)fd;
     if (r->failed)
         return; /* the caller sees it */
-    if (begin_check(d, op, announced, &err)) {
+    if (desk_begin_check(d, op, announced, &err)) {
         d->work_left = true;
         return;
     }
@@ -259,6 +258,7 @@ static void begin_job(struct desk *d, struct conn *c, struct op *op, struct job_
         return;
     }
     op->row.seq = 0; /* no longer this op's to drop */
+    desk_inbox_joined(d, c, op, &row);
     if (!done && runner_add(d->runner, &row) != ST_OK)
         log_error("submit", "id=%s what=not_started", row.id); /* it is on disk: the next start takes it up */
     log_info("submit", "user=%s id=%s lines=%" PRIu64 " bytes=%" PRIu64, row.user, row.id, row.n_lines,

@@ -35,6 +35,17 @@
  *   MORE           USER    empty                                                   u32 ended, str text; when ended: text (the end as JSON)
  *   TOKENIZE       USER    str model, u32 special, with a memfd: the text          text
  *   POOL           USER    u32 enum door_pool                                      text
+ *   LOOK           USER    place                                                   u32 is a folder, u64 bytes, u64 time in seconds
+ *   FOLDER         USER    place                                                   text: its entries, as sftp_put_entry makes them
+ *   FILE           USER    place, u32 enum sftp_open_flag                          u64 bytes that may be read, u64 bytes it may get, str the name
+ *                                                                                  of that limit, u32 it grows; with a descriptor
+ *   FILE_DONE      USER    str stored name, str note                               empty: the file stays in the inbox; it is no longer held
+ *   FILE_SUBMIT    USER    str stored name, str final name, u32 as it is           as it is: text, the job as JSON, once it is on disk;
+ *                                                                                  else as SUBMIT, and SUBMIT_END follows
+ *   FILE_BACK      USER    str why                                                 empty: instead of SUBMIT_END, nothing is submitted
+ *   FILE_RENAME    USER    str stored name, str new name, u32 replace              empty
+ *   FILE_REMOVE    USER    str name                                                empty
+ *                          (place: u32 enum sftp_kind, str job, str name)
  *   STOP           USER    empty                                                   none: the channel has gone, drop what it has open
  *
  * Any request may be answered by ERROR: u32 enum error_code, str param, str message.
@@ -82,6 +93,14 @@ enum door_type {
     DOOR_RELEASE,
     DOOR_USAGE,
     DOOR_KEYS,
+    DOOR_LOOK,
+    DOOR_FOLDER,
+    DOOR_FILE,
+    DOOR_FILE_DONE,
+    DOOR_FILE_SUBMIT,
+    DOOR_FILE_BACK,
+    DOOR_FILE_RENAME,
+    DOOR_FILE_REMOVE,
     DOOR_STOP,
     DOOR_REQUESTS,                    /* count of the above */
     /* (b) -> (c) */

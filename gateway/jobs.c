@@ -234,6 +234,7 @@ static enum status start(struct jobs *j, const struct config *c, const struct ga
     if (pending_read(j->desk.pending_path, &j->desk.pending) != ST_OK)
         log_warn("pending", "what=read error=%d", errno);
     desk_reload_users(&j->desk, true);
+    desk_inbox_recover(&j->desk);
     j->ttl_ms = config_u64(c, "job-ttl");
     fcntl(FD_BOARD, F_SETFD, FD_CLOEXEC);
     if (config_u64(c, "metrics-port") != 0 && board_map(FD_BOARD, true, &j->board) != ST_OK)

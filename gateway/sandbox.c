@@ -92,6 +92,7 @@ static const int allowed[] = {
     SYS_lseek,
     SYS_fsync,
     SYS_fdatasync,
+    SYS_sync_file_range,
     SYS_ftruncate,
     SYS_recvmsg,
     SYS_sendmsg,

@@ -20,6 +20,7 @@
 
 #include "connection.h"
 #include "log.h"
+#include "sftp_talk.h"
 #include "terminal.h"
 
 enum { TICK_MS = 200, PUMP_ROUNDS_MAX = 8, CTRL_C = 3, CTRL_D = 4 };
@@ -318,6 +319,8 @@ int talk_data(ssh_session session, ssh_channel ssh, void *data, uint32_t n, int 
     (void)ssh;
     if (is_stderr || t->finished || t->gone || t->input_ended)
         return (int)n;
+    if (t->sftp != NULL)
+        return (int)sftp_talk_data(t, span_of(data, n)); /* may leave some: see sftp_talk.h */
     t->input_bytes += n;
     if (t->early_passed) {
         take_input(t, span_of(data, n));
@@ -424,7 +427,13 @@ static int on_refused_env(ssh_session session, ssh_channel ssh, const char *name
 
 static int on_subsystem(ssh_session session, ssh_channel ssh, const char *name, void *arg)
 {
-    (void)session, (void)ssh, (void)arg;
+    struct talk *t = arg;
+
+    (void)session, (void)ssh;
+    if (strcmp(name, "sftp") == 0 && !t->has_command && !t->pty) {
+        t->has_command = t->subsystem = true;
+        return 0;
+    }
     log_info("subsystem", "refused=%.32s",
              strspn(name, "abcdefghijklmnopqrstuvwxyz") == strlen(name) ? name : "?");
     return -1;
@@ -472,6 +481,7 @@ void talk_deinit(struct talk *t)
     free(t->command);
     free(t->text);
     flat_deinit(&t->flat);
+    sftp_talk_free(t->sftp);
     if (t->input.buffer != NULL)
         close(t->input.fd);
     line_scanner_deinit(&t->input);
@@ -488,10 +498,20 @@ void talk_deinit(struct talk *t)
 static void start(struct talk *t)
 {
     struct error err;
-    const char *command = t->command != NULL ? t->command : "";
+    const char *command = t->command != NULL ? t->command : "", *instead = sftp_talk_instead_of(command);
 
     t->started = true;
-    t->handler = verb_handler_of(VERB_HOME);
+    t->handler = t->subsystem ? &sftp_talk_handler : verb_handler_of(VERB_HOME);
+    if (instead != NULL) {
+        talk_print_error(t, "weir: %s\n", instead);
+        talk_finish(t, EXIT_USAGE);
+        return;
+    }
+    if (t->subsystem) {
+        log_info("sftp", "user=%s action=session", t->connection->user);
+        t->handler->start(t);
+        return;
+    }
     if (command_line_split(span_str(command), &t->line, &err) != ST_OK ||
         verb_parse(&t->line, &t->call, &err) != ST_OK) {
         talk_print_error(t, "weir: %s: %s\n", error_code_name(err.code), err.message);
@@ -623,8 +643,11 @@ void talk_pump(struct talk *t, uint64_t now_ns, int *ret_wait_ms)
             if (*ret_wait_ms > TICK_MS)
                 *ret_wait_ms = TICK_MS;
         }
+        bool more = sftp_talk_step(t, now_ns);
         for (int i = 0; i < PUMP_ROUNDS_MAX && !t->closing && !t->gone && pump_once(t); i++)
             ;
+        if (more || sftp_talk_wants(t))
+            *ret_wait_ms = 0;
         bool waiting = output_left(&t->out) > 0 || output_left(&t->err) > 0 || t->stream_fd >= 0 ||
                        t->drained_due || t->finished;
         if (!t->closing && waiting && can_write(t))

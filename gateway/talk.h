@@ -32,6 +32,7 @@ enum {
 
 struct connection;
 struct talk;
+struct sftp_talk;
 
 struct verb_handler {
     void (*start)(struct talk *t);
@@ -62,7 +63,7 @@ struct talk {
     bool asking;                     /* a request is open */
     bool has_command, started, finished, closing, gone; /* closing: CLOSE sent; gone: the peer has closed */
     bool left;                       /* the handler's `leave` was called */
-    bool pty;
+    bool pty, subsystem;             /* subsystem: sftp was asked for */
     int columns, rows;               /* of the terminal */
     bool resized;                    /* since the verb looked */
     char *command;                   /* NULL: a shell was asked for */
@@ -94,6 +95,7 @@ struct talk {
     struct line_scanner input;       /* results --join: of the job's input */
     char *text;                      /* ask --json: the answer so far; results --ordered: places */
     size_t text_bytes, text_at;
+    struct sftp_talk *sftp;          /* of the subsystem, once it has started */
 };
 
 /* Output.  Newlines become CR LF on a terminal.  After talk_finish nothing is added. */

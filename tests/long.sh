@@ -67,7 +67,8 @@ soak() {
 
 # Every process killed in every state of a job, and a full disk: then the lines are counted.
 jobs_killed() {
-    make -j"$jobs" WERROR=1 all && /usr/bin/python3 tests/integration/soak_jobs.py "${JOB_RUNS:-40}"
+    make -j"$jobs" WERROR=1 all && /usr/bin/python3 tests/integration/soak_jobs.py "${JOB_RUNS:-40}" &&
+        KILL_ROUNDS=${JOB_RUNS:-40} /usr/bin/python3 tests/integration/test_ssh_sftp.py test_killed_processes_leave_no_job_twice_and_no_half_job
 }
 
 # The Debian package's life in a fresh root.

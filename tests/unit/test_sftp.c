@@ -71,14 +71,17 @@ static void canonical_paths_are_those_of_a_list_of_words(void **state)
         size_t n = 0;
         for (unsigned k = (unsigned)random_below(&dice, 12); k > 0; k--) {
             const char *word = words[random_below(&dice, 8)];
-            strcat(strcat(path, random_below(&dice, 4) ? "/" : "//"), word);
+            size_t end = strlen(path);
+            snprintf(path + end, sizeof path - end, "%s%s", random_below(&dice, 4) ? "/" : "//", word);
             if (strcmp(word, "..") == 0)
                 n -= n > 0;
             else if (word[0] != '\0' && strcmp(word, ".") != 0)
                 kept[n++] = word;
         }
-        for (size_t i = 0; i < n; i++)
-            strcat(strcat(wanted, "/"), kept[i]);
+        for (size_t i = 0; i < n; i++) {
+            size_t end = strlen(wanted);
+            snprintf(wanted + end, sizeof wanted - end, "/%s", kept[i]);
+        }
         assert_int_equal(sftp_path_canonical(span_str(path), canonical, sizeof canonical), ST_OK);
         assert_string_equal(canonical, n > 0 ? wanted : "/");
     }
