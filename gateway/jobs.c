@@ -237,8 +237,8 @@ static enum status start(struct jobs *j, const struct config *c, const struct ga
     desk_inbox_recover(&j->desk);
     j->ttl_ms = config_u64(c, "job-ttl");
     fcntl(FD_BOARD, F_SETFD, FD_CLOEXEC);
-    if (config_u64(c, "metrics-port") != 0 && board_map(FD_BOARD, true, &j->board) != ST_OK)
-        log_warn("metrics", "what=board error=%d", errno); /* jobs go on without */
+    if (board_map(FD_BOARD, true, &j->board) != ST_OK)
+        log_warn("metrics", "what=board error=%d", errno); /* jobs go on without; its page is also the sign of life that the listener looks for */
     fcntl(FD_CONTROL, F_SETFL, O_NONBLOCK);
     fcntl(FD_CONTROL, F_SETFD, FD_CLOEXEC);
     if (watch_fd(j, FD_CONTROL, &tag_control) != ST_OK || open_signals(j) != ST_OK)

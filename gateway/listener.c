@@ -67,6 +67,7 @@ struct listener {
     struct board *board;
     pid_t metrics;
     uint64_t metrics_restart_ns, page_ns;
+    uint64_t watchdog_ms, watchdog_ns; /* of systemd; 0: none.  When it was told last */
     uint64_t n_accepted, n_jobs_restarts, n_died;
     struct tally refused, dropped;
     int argc;
@@ -411,6 +412,7 @@ static void on_control(struct listener *l)
         if (m.type == DOOR_READY) {
             l->jobs_ready = true;
             l->jobs_restart_ms = 100;
+    l->watchdog_ms = notify_watchdog_ms();
             if (!l->announced)
                 say_ready(l);
         } else if (m.type == DOOR_JOB_ENDED) {
@@ -467,6 +469,26 @@ static void see_to_metrics(struct listener *l, uint64_t now)
         start_metrics(l);
 }
 
+/* The jobs process turns, as far as one can see: it writes its page every second.  One that is being started counts, too. */
+static bool jobs_turn(const struct listener *l, uint64_t now)
+{
+    uint64_t at_ns = *(const volatile uint64_t *)&l->board->pages[BOARD_JOBS].at_ns;
+
+    return l->jobs == 0 || !l->jobs_ready || at_ns == 0 || at_ns > now || now - at_ns < METRICS_STALE_S * UINT64_C(1000000000);
+}
+
+/* Systemd starts a gateway anew that does not tell it: so it is told while both loops turn. */
+static void see_to_watchdog(struct listener *l, uint64_t now)
+{
+    if (l->watchdog_ms == 0 || now - l->watchdog_ns < l->watchdog_ms * 1000000ull)
+        return;
+    l->watchdog_ns = now;
+    if (jobs_turn(l, now))
+        (void)notify_send("WATCHDOG=1");
+    else
+        log_warn("watchdog", "jobs process shows no sign of life");
+}
+
 /* --- the loop ---------------------------------------------------------------------------------- */
 
 static int next_timeout_ms(const struct listener *l, uint64_t now)
@@ -489,6 +511,8 @@ static int next_timeout_ms(const struct listener *l, uint64_t now)
         next = l->jobs_restart_ns;
     if (l->metrics_fd >= 0 && !l->stopping && l->page_ns + PAGE_MS * 1000000ull < next)
         next = l->page_ns + PAGE_MS * 1000000ull;
+    if (l->watchdog_ms > 0 && l->watchdog_ns + l->watchdog_ms * 1000000ull < next)
+        next = l->watchdog_ns + l->watchdog_ms * 1000000ull;
     if (l->stopping && l->stop_ns + STOP_MS_MAX * 1000000ull < next)
         next = l->stop_ns + STOP_MS_MAX * 1000000ull;
     if (next == UINT64_MAX)
@@ -503,6 +527,7 @@ static void on_time(struct listener *l)
     uint64_t now = clock_now_ns(), number;
 
     see_to_metrics(l, now);
+    see_to_watchdog(l, now);
     while ((number = startups_overdue(&l->startups, now)) != 0)
         drop_startup(l, number, "login_grace");
     for (size_t i = 0; i < CONNECTIONS_MAX && l->n_exempt > 0; i++) { /* the grace is for all */

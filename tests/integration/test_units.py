@@ -1,5 +1,5 @@
 """systemd's side: readiness, watchdog and the end are told; the units are closed; what is packed runs from where it is unpacked."""
-import glob, os, re, shutil, socket, subprocess, sys, tempfile, time
+import glob, os, re, shutil, signal, socket, subprocess, sys, tempfile, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 from serve_rig import BIN, ROOT, TINY, main
@@ -18,6 +18,19 @@ def messages(s, seconds, wanted):
     return got
 
 
+def silent(s, seconds):
+    """Until nothing has come for two seconds."""
+    end, since = time.time() + seconds, time.time()
+    s.settimeout(0.2)
+    while time.time() - since < 2:
+        assert time.time() < end, "never silent"
+        try:
+            s.recv(4096)
+            since = time.time()
+        except TimeoutError:
+            pass
+
+
 def systemd_is_told():
     with tempfile.TemporaryDirectory(prefix="weir-units-") as here, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
         s.bind(here + "/notify")
@@ -33,6 +46,14 @@ def systemd_is_told():
         gateway = subprocess.Popen([BIN + "/weir-gateway", "--ssh-port", "0", "--listen", "127.0.0.1", "--runtime-dir", here + "/run",
                                     "--state-dir", here + "/state"], env=env, stderr=subprocess.DEVNULL)
         messages(s, 60, "READY=1")
+        for _ in range(3):
+            messages(s, 5, "WATCHDOG=1")
+        # A jobs process that stands still: the gateway stops telling, so systemd would start it anew.
+        jobs = int(subprocess.run(["pgrep", "-P", str(gateway.pid), "-f", "jobs-process"], capture_output=True, text=True).stdout.split()[0])
+        os.kill(jobs, signal.SIGSTOP)
+        silent(s, 60)
+        os.kill(jobs, signal.SIGCONT)
+        messages(s, 30, "WATCHDOG=1")
         gateway.terminate()
         messages(s, 10, "STOPPING=1")
         assert gateway.wait(30) == 0
