@@ -158,7 +158,7 @@ test-long:
 prove:
 	@tools/deps.sh long
 	@BUDGET_FACTOR=20 FUZZ_EACH=600 JOB_RUNS=500 SOAK_MINUTES=60 SIM_RUN=prove tests/long.sh second-compiler thread-sanitizer \
-	    sanitizers simulator host-store jobs soak fuzz services package container
+	    sanitizers simulator host-store jobs soak fuzz services package container slurm kubernetes
 	@tests/clean_root.sh
 
 # A pool under clients of every kind while workers are killed: nothing lost, doubled or wrong, nothing grows.

@@ -81,10 +81,20 @@ container() {
     tests/container.sh || [ $? -eq 77 ]
 }
 
+# An array of jobs on a Slurm of this machine.
+slurm() {
+    tests/slurm.sh || [ $? -eq 77 ]
+}
+
+# The Kubernetes manifests against the API's schemas.
+kubernetes() {
+    tests/kubernetes.sh || [ $? -eq 77 ]
+}
+
 # package and container make a fresh Debian root each: they run by name, or with `make prove`.
-usual="second-compiler thread-sanitizer sanitizers simulator host-store jobs soak fuzz services"
+usual="second-compiler thread-sanitizer sanitizers simulator host-store jobs soak fuzz services slurm kubernetes"
 wanted=$*
-export -f sanitized threads second_compiler fuzz simulator soak jobs_killed services host_store package container
+export -f sanitized threads second_compiler fuzz simulator soak jobs_killed services host_store package container slurm kubernetes
 export jobs
 #    name             budget_s
 part second-compiler  600  bash -c second_compiler
@@ -97,6 +107,8 @@ part jobs             400  bash -c jobs_killed
 part fuzz             600  bash -c fuzz
 part services         300  bash -c services
 part package          400  bash -c package
-part container        600  bash -c container
+part container        1500  bash -c container
+part slurm            300  bash -c slurm
+part kubernetes       300  bash -c kubernetes
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -8,7 +8,7 @@ build="build-essential pkg-config libzmq3-dev libmsgpack-dev libinih-dev libxxha
        libsqlite3-dev libmicrohttpd-dev zlib1g-dev libzstd-dev"
 demo="python3 openssh-client"
 test="$demo procps python3-pip python3-zmq python3-msgpack libcmocka-dev tmux"
-long="python3-paramiko python3-asyncssh clang libclang-rt-14-dev valgrind gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user prometheus debootstrap lintian buildah"
+long="python3-paramiko python3-asyncssh clang libclang-rt-14-dev valgrind gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user prometheus debootstrap lintian buildah slurmctld slurmd slurm-client munge python3-venv"
 
 wanted=
 for group in "$@"; do
