@@ -171,7 +171,7 @@ enum status job_check_step(struct job_check *c, struct job_store *s, struct job_
                            struct error *err)
 {
     error_set(err, ERR_INTERNAL, NULL, "the job store cannot be written; nothing was submitted");
-    enum status st = job_store_begin(s);
+    enum status st = job_store_begin_early(s);
     if (st != ST_OK)
         return st;
     st = check_slice(c, s, err);

@@ -102,6 +102,9 @@ void job_store_close(struct job_store *s); /* NULL is fine */
 
 /* One transaction; they do not nest.  A failed commit has rolled back. */
 MUST_CHECK enum status job_store_begin(struct job_store *s);
+/* One whose commit does not wait for the disk: power loss may undo it, until the next other commit, which makes it durable too.  For what
+ * nobody has been told of yet. */
+MUST_CHECK enum status job_store_begin_early(struct job_store *s);
 MUST_CHECK enum status job_store_commit(struct job_store *s);
 void job_store_rollback(struct job_store *s);
 

@@ -364,6 +364,45 @@ def test_two_sessions_do_not_write_one_file():
             check_eq(b.open_status("inbox/x.jsonl", 2 | 8 | 16), 0, "and the name is free again")
 
 
+def gone(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def kill_some(rig, kind):
+    """SIGKILL to the processes of a kind; of the listener, to all, and a new start."""
+    pids = rig.children("jobs-process") + rig.children("connection-process") if kind == "listener" else rig.children(kind)
+    if kind == "listener":
+        rig.stop(signal.SIGKILL)
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    if kind == "listener":
+        wait_until(lambda: all(gone(p) for p in pids), 10, "all are gone")
+        rig.start()
+    wait_until(lambda: rig.ssh("whoami").returncode == 0, 30, "served again")
+
+
+def upload_and_kill(rig, name, kind, data, whole, dice):
+    """Put data, or a part of it, and kill while it comes, or while the job is being made."""
+    s = Sftp(rig)
+    try:
+        handle = s.open("inbox/%s.jsonl" % name, 2 | 8 | 16)
+        for at in range(0, len(data) if whole else 1, 200000):
+            check_eq(s.request_status(6, s.string(handle) + struct.pack(">Q", at) + s.string(data[at:at + 200000])), 0, "write")
+        if whole:
+            s.send(4, s.string(handle))
+            time.sleep(dice.random() * dice.choice([0.01, 0.1, 1]))
+        kill_some(rig, kind)
+    finally:
+        s.kill()
+
+
 def test_killed_processes_leave_no_job_twice_and_no_half_job():
     with started() as rig:
         rig.forbidden = [w for w in rig.forbidden if w != "event=connection_died"]
@@ -371,38 +410,56 @@ def test_killed_processes_leave_no_job_twice_and_no_half_job():
         seed = int(os.environ.get("KILL_SEED", int.from_bytes(os.urandom(4), "big")))
         print("KILL_SEED=%d" % seed)
         dice = random.Random(seed)
-        rounds = int(os.environ.get("KILL_ROUNDS", "4"))
+        path, rounds, n_jobs = put_file(rig, "data", data), int(os.environ.get("KILL_ROUNDS", "6")), 0
         for n in range(rounds):
-            name, kind = "k%d" % n, ["connection-process", "jobs-process"][n % 2]
-            s = Sftp(rig)
-            try:
-                handle = s.open("inbox/%s.jsonl" % name, 2 | 8 | 16)
-                s.request_status(6, s.string(handle) + struct.pack(">Q", 0) + s.string(data[:200000]))
-                if n >= 2:
-                    for at in range(200000, len(data), 200000):
-                        s.request_status(6, s.string(handle) + struct.pack(">Q", at) + s.string(data[at:at + 200000]))
-                    s.send(4, s.string(handle))
-                    time.sleep(dice.random() * 0.1)
-            except (EOFError, OSError):
-                pass
-            for pid in rig.children(kind):
-                os.kill(pid, signal.SIGKILL)
-            s.kill()
-            wait_until(lambda: rig.ssh("whoami").returncode == 0, 20, "served again")
+            name, kind, whole = "k%d" % n, ["connection-process", "jobs-process", "listener"][n % 3], n % 2 == 1
+            upload_and_kill(rig, name, kind, data, whole, dice)
             there = [j for j in jobs(rig) if j["name"] == name]
-            files = [f for f in inbox(rig) if f.startswith(name + ".")]
             stored = os.path.join(rig.state, "files/alice/inbox/%s.jsonl.incomplete" % name)
-            if n < 2:
+            if whole:
+                wait_until(lambda: [j for j in jobs(rig) if j["name"] == name] or os.path.exists(stored), 10, "a job or a file")
+                there = [j for j in jobs(rig) if j["name"] == name]
+                check_eq(len(there) + os.path.exists(stored), 1, kind, "either a job or a file", there)
+                check(not there or there[0]["request_counts"]["total"] == 3000, "a job of all lines")
+            else:
                 wait_until(lambda: os.path.exists(stored + ".txt"), 10, "the incomplete file has a note")
                 check_eq((there, os.path.getsize(stored)), ([], 200000), "half a file is still there, and no job")
-            else:
-                check(len(there) + os.path.exists(stored) == 1, "either a job or a file:", there, files)
-                check(not there or there[0]["request_counts"]["total"] == 3000, "a job of all lines")
-            if not there:
-                sftp(rig, "put %s inbox/%s.jsonl" % (put_file(rig, "d", data), name))
+            n_jobs += len(there)
+            if not there: # a whole file runs by its name, half a one after its rest has come
+                sftp(rig, "rename inbox/%s.jsonl.incomplete inbox/%s.jsonl" % (name, name) if whole else "put -a %s inbox/%s.jsonl" % (path, name))
         check_eq(sorted(j["name"] for j in jobs(rig)), sorted("k%d" % n for n in range(rounds)), "each is one job")
         check_eq((inbox(rig), os.listdir(os.path.join(rig.state, "files/alice/submitting"))), ([], []), "nothing is left")
+        check(all(j["request_counts"]["total"] == 3000 for j in jobs(rig)), "of all lines")
+        print("%d of %d whole files had become jobs before the kill" % (n_jobs, rounds // 2))
         rig.ok("wait k%d" % (rounds - 1))
+
+
+def test_a_full_disk():
+    with Rig() as rig:
+        rig.add_user("alice")
+        os.makedirs(rig.state, exist_ok=True)
+        keep = {f: open(os.path.join(rig.state, f), "rb").read() for f in os.listdir(rig.state)}
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m,mode=0750", "tmpfs", rig.state], capture_output=True).returncode != 0:
+            print("no tmpfs can be mounted here")
+            return
+        try:
+            for name, content in keep.items():
+                with open(os.path.join(rig.state, name), "wb") as f:
+                    f.write(content)
+            rig.start()
+            data = job_lines(1500, 12000)
+            path = put_file(rig, "big.jsonl", data)
+            _, err = sftp(rig, "put %s inbox/big.jsonl" % path, code=1)
+            check("No space left" in err, "the disk is named:", err)
+            check_eq(jobs(rig), [], "no job of what was cut")
+            check("big.jsonl.incomplete" in inbox(rig), "what came is kept")
+            sftp(rig, "rm inbox/big.jsonl", "put %s inbox/small.jsonl" % put_file(rig, "small.jsonl", job_lines(100)))
+            rig.ok("wait small")
+            check_eq(len(jobs(rig)), 1, "with room again it works")
+            rig.stop()
+        finally:
+            rig.stop()
+            subprocess.run(["umount", "-l", rig.state], check=False)
 
 
 def test_control_master():
