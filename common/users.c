@@ -251,8 +251,86 @@ enum status users_remove(struct users *u, const char *name, struct error *err)
     return ST_OK;
 }
 
+const struct user *users_group_by_name(const struct users *u, const char *name)
+{
+    for (uint32_t i = 0; i < u->n_groups; i++) {
+        if (strcmp(u->groups[i].name, name) == 0)
+            return &u->groups[i];
+    }
+    return NULL;
+}
+
+const struct user *users_group_of(const struct users *u, const struct user *user)
+{
+    return user != NULL && user->group[0] != '\0' ? users_group_by_name(u, user->group) : NULL;
+}
+
+static enum status no_such_group(const char *name, struct error *err)
+{
+    error_set(err, ERR_NOT_FOUND, "group", "there is no group %.40s", name);
+    return ST_NOT_FOUND;
+}
+
+enum status users_add_group(struct users *u, const char *name, struct error *err)
+{
+    if (!user_name_ok(name)) {
+        error_set(err, ERR_INVALID_PARAMETER, "group", "the name of a group has to be 1 to %d of a-z 0-9 _ -, and begin with a letter",
+                  USER_NAME_BYTES - 1);
+        return ST_INVALID;
+    }
+    if (users_group_by_name(u, name) != NULL) {
+        error_set(err, ERR_INVALID_PARAMETER, "group", "there is a group %s already", name);
+        return ST_INVALID;
+    }
+    if (u->n_groups >= GROUPS_MAX) {
+        error_set(err, ERR_LIMIT_EXCEEDED, "group", "there are %d groups, which is the most", GROUPS_MAX);
+        return ST_LIMIT;
+    }
+    struct user *grown = realloc(u->groups, (u->n_groups + 1) * sizeof(*grown));
+    if (grown == NULL) {
+        error_set(err, ERR_INTERNAL, NULL, "out of memory while a group was added");
+        return ST_NOMEM;
+    }
+    u->groups = grown;
+    grown[u->n_groups] = (struct user){ .uid = -1 };
+    memcpy(grown[u->n_groups++].name, name, strlen(name) + 1);
+    return ST_OK;
+}
+
+enum status users_remove_group(struct users *u, const char *name, struct error *err)
+{
+    const struct user *group = users_group_by_name(u, name);
+
+    if (group == NULL)
+        return no_such_group(name, err);
+    for (uint32_t i = 0; i < u->n; i++) {
+        if (strcmp(u->list[i].group, name) != 0)
+            continue;
+        error_set(err, ERR_INVALID_PARAMETER, "group", "%s is a member of %s", u->list[i].name, name);
+        return ST_INVALID;
+    }
+    uint32_t at = (uint32_t)(group - u->groups);
+    memmove(&u->groups[at], &u->groups[at + 1], (u->n_groups - at - 1) * sizeof(*u->groups));
+    u->n_groups--;
+    return ST_OK;
+}
+
+enum status users_set_group(struct users *u, const char *name, const char *group, struct error *err)
+{
+    bool found = false;
+    uint32_t at = position_of(u, name, &found);
+
+    if (!found)
+        return no_such_user(name, err);
+    if (group[0] != '\0' && users_group_by_name(u, group) == NULL)
+        return no_such_group(group, err);
+    memcpy(u->list[at].group, group, strlen(group) + 1);
+    return ST_OK;
+}
+
 void users_deinit(struct users *u)
 {
+    free(u->groups);
     for (uint32_t i = 0; i < u->n; i++)
         user_deinit(&u->list[i]);
     free(u->list);

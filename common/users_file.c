@@ -49,6 +49,7 @@ static enum status out_of_memory(struct error *err)
 struct reader {
     struct users *users;
     char name[USER_NAME_BYTES]; /* of the section we are in */
+    bool group;                 /* it is a group's */
     uint64_t seen;              /* which single keys of the section have been there: limits, then uid, then disabled */
 };
 
@@ -81,10 +82,50 @@ static enum status set_uid(struct reader *r, struct user *user, const struct ini
     return ST_OK;
 }
 
+/* Groups stand before the users who are in them. */
+static enum status set_group(struct reader *r, const struct ini_entry *e, struct error *err)
+{
+    enum status st = once(r, N_LIMITS + 2, e, err);
+
+    if (st == ST_OK && users_group_by_name(r->users, e->value) == NULL) {
+        error_set(err, ERR_INVALID_PARAMETER, e->where, "there is no [@%.40s] above this line", e->value);
+        st = ST_INVALID;
+    }
+    return st == ST_OK ? users_set_group(r->users, r->name, e->value, err) : st;
+}
+
+/* What can be counted over several people. */
+static bool is_shared(const char *limit)
+{
+    return strcmp(limit, "max-queued") == 0 || strcmp(limit, "max-jobs") == 0 || strcmp(limit, "max-tokens-a-day") == 0;
+}
+
+static enum status take_limit(struct reader *r, struct user *user, const struct ini_entry *e, struct error *err)
+{
+    struct config_value value = { 0 };
+    enum status st;
+
+    for (unsigned i = 0; i < N_LIMITS; i++) {
+        if (strcmp(e->key, limits[i].key.name) != 0 || (r->group && !is_shared(e->key)))
+            continue;
+        st = once(r, i, e, err);
+        if (st == ST_OK)
+            st = config_value_parse(&limits[i].key, e->value, e->where, &value, err);
+        if (st == ST_OK)
+            memcpy((uint8_t *)user + limits[i].at, &value.u64, sizeof(value.u64));
+        return st;
+    }
+    error_set(err, ERR_INVALID_PARAMETER, e->where, "there is no key %s for a %s", e->key, r->group ? "group" : "user");
+    return ST_INVALID;
+}
+
 static enum status take_value(struct reader *r, struct user *user, const struct ini_entry *e, struct error *err)
 {
     struct config_value value = { 0 };
     enum status st;
+
+    if (strcmp(e->key, "group") == 0)
+        return set_group(r, e, err);
 
     if (strcmp(e->key, "uid") == 0)
         return set_uid(r, user, e, err);
@@ -96,18 +137,7 @@ static enum status take_value(struct reader *r, struct user *user, const struct 
             user->disabled = value.u64 != 0;
         return st;
     }
-    for (unsigned i = 0; i < N_LIMITS; i++) {
-        if (strcmp(e->key, limits[i].key.name) != 0)
-            continue;
-        st = once(r, i, e, err);
-        if (st == ST_OK)
-            st = config_value_parse(&limits[i].key, e->value, e->where, &value, err);
-        if (st == ST_OK)
-            memcpy((uint8_t *)user + limits[i].at, &value.u64, sizeof(value.u64));
-        return st;
-    }
-    error_set(err, ERR_INVALID_PARAMETER, e->where, "there is no key %s for a user", e->key);
-    return ST_INVALID;
+    return take_limit(r, user, e, err);
 }
 
 /* "KEY [LABEL]" */
@@ -130,12 +160,15 @@ static enum status take_entry(void *state, const struct ini_entry *e, struct err
     enum status st;
 
     if (e->key == NULL) {
-        st = users_add(r->users, e->section, err);
-        snprintf(r->name, sizeof(r->name), "%.*s", USER_NAME_BYTES - 1, e->section);
+        r->group = e->section[0] == '@';
+        st = r->group ? users_add_group(r->users, e->section + 1, err) : users_add(r->users, e->section, err);
+        snprintf(r->name, sizeof(r->name), "%.*s", USER_NAME_BYTES - 1, e->section + r->group);
         r->seen = 0;
     } else if (e->section[0] == '\0') {
         error_set(err, ERR_INVALID_PARAMETER, e->where, "%s stands before the first [user]", e->key);
         return ST_INVALID;
+    } else if (r->group) {
+        return take_limit(r, (struct user *)users_group_by_name(r->users, r->name), e, err);
     } else if (strcmp(e->key, "key") == 0) {
         st = users_add_key(r->users, r->name, e->value, err);
     } else if (strcmp(e->key, "curve") == 0) {
@@ -191,6 +224,16 @@ enum status users_load(const char *path, struct users *ret_users, struct error *
 
 /* --- write ----------------------------------------------------------------------------------- */
 
+static void write_limits(FILE *file, const struct user *user)
+{
+    for (unsigned i = 0; i < N_LIMITS; i++) {
+        uint64_t value;
+        memcpy(&value, (const uint8_t *)user + limits[i].at, sizeof(value));
+        if (value != 0)
+            fprintf(file, "%s = %llu\n", limits[i].key.name, (unsigned long long)value);
+    }
+}
+
 static void write_user(FILE *file, const struct user *user)
 {
     fprintf(file, "\n[%s]\n", user->name);
@@ -198,6 +241,8 @@ static void write_user(FILE *file, const struct user *user)
         fprintf(file, "uid = %lld\n", (long long)user->uid);
     if (user->disabled)
         fprintf(file, "disabled = yes\n");
+    if (user->group[0] != '\0')
+        fprintf(file, "group = %s\n", user->group);
     for (uint32_t i = 0; i < user->n_keys; i++) {
         const struct user_key *k = &user->keys[i];
         fprintf(file, "key = %s%s%s %s%s%s\n", k->options, k->options[0] != '\0' ? " " : "", k->type, k->blob,
@@ -208,12 +253,7 @@ static void write_user(FILE *file, const struct user *user)
         curve_key_format(user->curve[i].key, text);
         fprintf(file, "curve = %s%s%s\n", text, user->curve[i].label[0] != '\0' ? " " : "", user->curve[i].label);
     }
-    for (unsigned i = 0; i < N_LIMITS; i++) {
-        uint64_t value;
-        memcpy(&value, (const uint8_t *)user + limits[i].at, sizeof(value));
-        if (value != 0)
-            fprintf(file, "%s = %llu\n", limits[i].key.name, (unsigned long long)value);
-    }
+    write_limits(file, user);
 }
 
 /* Make the rename last: the folder's entry is on disk only after this. */
@@ -249,6 +289,10 @@ static enum status write_list(int fd, const char *path, const struct users *u, s
     if (stat(path, &old) == 0 && fchown(fd, (uid_t)-1, old.st_gid) < 0)
         st = system_error("the group cannot be kept", path, err);
     fprintf(file, "# Users of this pool.  `weir user` writes this file as a whole: comments are not kept.\n");
+    for (uint32_t i = 0; i < u->n_groups; i++) {
+        fprintf(file, "\n[@%s]\n", u->groups[i].name);
+        write_limits(file, &u->groups[i]);
+    }
     for (uint32_t i = 0; i < u->n; i++)
         write_user(file, &u->list[i]);
     if (st == ST_OK && (fflush(file) != 0 || ferror(file) || fchmod(fd, 0640) < 0 || fsync(fd) < 0))

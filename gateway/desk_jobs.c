@@ -12,6 +12,7 @@
 
 #include "job_json.h"
 #include "log.h"
+#include "quota.h"
 #include "utf8.h"
 
 enum { LIST_DAY_MS = 24 * 3600 * 1000, LIST_JOBS_MAX = 10000, WATCH_WAIT_MS_MAX = 60000 };
@@ -57,18 +58,8 @@ static bool copy_word(struct span s, char *to, size_t bytes, const char *what, s
 
 bool desk_may_submit(struct desk *d, const char *user, struct error *err)
 {
-    uint64_t jobs_max, lines_max, bytes_max, n = 0;
-
-    desk_job_limits(d, user, &jobs_max, &lines_max, &bytes_max);
-    if (job_store_count_open(d->store, user, &n) != ST_OK) {
-        error_set(err, ERR_INTERNAL, NULL, "the job store cannot be read");
+    if (!quota_may_submit(d->store, &d->users, user, USER_JOBS_DEFAULT, err))
         return false;
-    }
-    if (n >= jobs_max) {
-        error_set(err, ERR_LIMIT_EXCEEDED, "max-jobs",
-                  "you have %" PRIu64 " jobs that have not ended, the limit is %" PRIu64, n, jobs_max);
-        return false;
-    }
     if (d->runner->n_jobs >= RUNNER_JOBS_MAX) {
         error_set(err, ERR_BUSY, NULL, "the pool has %d jobs, which is its limit; try again later",
                   RUNNER_JOBS_MAX);

@@ -11,29 +11,14 @@
 
 #include "job_json.h"
 #include "log.h"
+#include "quota.h"
 #include "utf8.h"
 
 /* --- usage and quota ----------------------------------------------------------------------------- */
 
 bool desk_may_use(struct desk *d, const char *user, struct error *err)
 {
-    const struct user *u = users_by_name(&d->users, user);
-    struct usage today;
-
-    if (u == NULL || u->max_tokens_a_day == 0)
-        return true;
-    if (job_store_usage(d->store, user, usage_day(d->real_ms), &today) != ST_OK) {
-        error_set(err, ERR_INTERNAL, NULL, "the job store cannot be read");
-        return false;
-    }
-    uint64_t used = today.prompt_tokens + today.completion_tokens;
-    if (used < u->max_tokens_a_day)
-        return true;
-    error_set(err, ERR_LIMIT_EXCEEDED, "max-tokens-a-day",
-              "you have used %" PRIu64 " tokens today, the limit is %" PRIu64
-              "; the day ends at midnight UTC",
-              used, u->max_tokens_a_day);
-    return false;
+    return quota_may_use(d->store, &d->users, user, usage_day(d->real_ms), err);
 }
 
 static json_t *usage_json(const struct usage *u)
@@ -42,6 +27,18 @@ static json_t *usage_json(const struct usage *u)
                      (json_int_t)u->questions, "answers", (json_int_t)u->answers, "errors",
                      (json_int_t)u->errors, "prompt_tokens", (json_int_t)u->prompt_tokens, "cached_tokens",
                      (json_int_t)u->cached_tokens, "completion_tokens", (json_int_t)u->completion_tokens);
+}
+
+/* Of all members together: null for who is in no group, or where the store cannot be read. */
+static json_t *group_usage(struct desk *d, const struct user *group)
+{
+    struct usage today, month;
+
+    if (group == NULL || quota_group_usage(d->store, &d->users, group, usage_day(d->real_ms), &today) != ST_OK ||
+        quota_group_usage(d->store, &d->users, group, usage_month(d->real_ms), &month) != ST_OK)
+        return json_null();
+    return json_pack("{ss so so so}", "name", group->name, "today", usage_json(&today), "month", usage_json(&month), "max_tokens_a_day",
+                     group->max_tokens_a_day != 0 ? json_integer((json_int_t)group->max_tokens_a_day) : json_null());
 }
 
 void desk_on_usage(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
@@ -57,10 +54,10 @@ void desk_on_usage(struct desk *d, struct conn *c, struct op *op, struct door_re
         return;
     }
     uint64_t limit = user != NULL ? user->max_tokens_a_day : 0;
-    desk_reply_json(d, c, op, NULL,
-                    json_pack("{ss so so so}", "user", c->user, "today", usage_json(&today), "month",
-                              usage_json(&month), "max_tokens_a_day",
-                              limit != 0 ? json_integer((json_int_t)limit) : json_null()));
+    json_t *reply = json_pack("{ss so so so}", "user", c->user, "today", usage_json(&today), "month", usage_json(&month),
+                              "max_tokens_a_day", limit != 0 ? json_integer((json_int_t)limit) : json_null());
+    json_object_set_new(reply, "group", group_usage(d, users_group_of(&d->users, user)));
+    desk_reply_json(d, c, op, NULL, reply);
 }
 
 /* --- retry and release ------------------------------------------------------------------------------ */

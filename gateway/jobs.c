@@ -235,6 +235,7 @@ static enum status start(struct jobs *j, const struct config *c, const struct ga
         log_warn("pending", "what=read error=%d", errno);
     desk_reload_users(&j->desk, true);
     desk_inbox_recover(&j->desk);
+    j->runner.users = &j->desk.users;
     j->ttl_ms = config_u64(c, "job-ttl");
     fcntl(FD_BOARD, F_SETFD, FD_CLOEXEC);
     if (board_map(FD_BOARD, true, &j->board) != ST_OK)

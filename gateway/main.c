@@ -46,6 +46,9 @@ const struct config_key gateway_keys[] = {
       .type = CONFIG_STRING,
       .value = "FINGERPRINT",
       .help = "`user add`: a key that was lately refused, as `user pending` shows it" },
+    { .name = "from-authorized-keys",
+      .type = CONFIG_BOOL,
+      .help = "`user add`: the keys that the account of that name has in ~/.ssh/authorized_keys, and its uid" },
     { .name = "ready-fd",
       .type = CONFIG_U64,
       .value = "FD",
@@ -171,9 +174,9 @@ static int usage(const char *problem)
 static void print_help(void)
 {
     config_print_help(stdout,
-                      "weir-gateway [OPTIONS]\n       weir-gateway user add NAME [--key FILE | --pending FINGERPRINT]\n"
-                      "       weir-gateway user remove NAME\n       weir-gateway user list | pending\n       weir-gateway user disable|enable NAME\n"
-                      "       weir-gateway user limit NAME [LIMIT=N...]\n       weir-gateway check [OPTIONS]",
+                      "weir-gateway [OPTIONS]\n       weir-gateway user add NAME [--key FILE | --pending FINGERPRINT | --from-authorized-keys]\n"
+                      "       weir-gateway user remove NAME\n       weir-gateway user list | pending | usage\n       weir-gateway user disable|enable NAME\n"
+                      "       weir-gateway user limit NAME|@GROUP [LIMIT=N...]\n       weir-gateway user group add|remove GROUP\n       weir-gateway user join NAME GROUP | leave NAME\n       weir-gateway check [OPTIONS]",
                       "The ssh front end of a Weir pool: logs people in by their public keys, takes their "
                       "jobs, keeps them on disk.",
                       gateway_keys, gateway_n_keys);

@@ -337,6 +337,15 @@ static uint64_t pause_ms(uint32_t tries, uint32_t advice_ms)
     return advice_ms > ms && advice_ms < RETRY_MS_MAX ? advice_ms : ms;
 }
 
+/* The broker has no room for more of this user: a full share of one says nothing of the others. */
+static void pause_user(struct runner *r, const char *user, uint64_t until_ns)
+{
+    for (struct job *j = r->jobs; j != NULL; j = j->next) {
+        if (strcmp(j->row.user, user) == 0)
+            j->feed_not_before_ns = until_ns;
+    }
+}
+
 /* Is this failure ours, so that the line goes again?  Arranges it and says true. */
 static bool goes_again(struct flight *f, const struct weir_error *error, uint64_t now_ns)
 {
@@ -349,7 +358,7 @@ static bool goes_again(struct flight *f, const struct weir_error *error, uint64_
         retry_later(f, RETRY_MS_MIN, now_ns); /* and nothing is fed until the link is up */
         return true;
     case ERR_BUSY:
-        f->runner->feed_not_before_ns = now_ns + pause_ms(0, error->retry_after_ms) * 1000000;
+        pause_user(f->runner, f->job->row.user, now_ns + pause_ms(0, error->retry_after_ms) * 1000000);
         retry_later(f, pause_ms(f->tries++, error->retry_after_ms), now_ns);
         return true;
     case ERR_NO_WORKER:
@@ -534,10 +543,33 @@ static struct turn turn_of(const struct runner *r, const struct job *job)
     return turn;
 }
 
+/* Lines of the members of a group that the broker has. */
+static uint64_t group_flying(const struct runner *r, const struct user *group)
+{
+    uint64_t n = 0;
+
+    for (const struct job *j = r->jobs; j != NULL; j = j->next) {
+        const struct user *u = j->n_flying > 0 ? users_by_name(r->users, j->row.user) : NULL;
+        n += u != NULL && strcmp(u->group, group->name) == 0 ? j->n_flying : 0;
+    }
+    return n;
+}
+
+/* max-queued: what is over it the broker would refuse, so it waits here. */
+static bool has_room(const struct runner *r, const char *user, uint32_t user_flying)
+{
+    const struct user *u = r->users != NULL ? users_by_name(r->users, user) : NULL;
+    const struct user *group = u != NULL ? users_group_of(r->users, u) : NULL;
+
+    if (u != NULL && u->max_queued != 0 && user_flying >= u->max_queued)
+        return false;
+    return group == NULL || group->max_queued == 0 || group_flying(r, group) < group->max_queued;
+}
+
 /* Started, not ending, and as far as is known without the disk something to send? */
 static bool can_feed(const struct job *j, uint64_t now_ns)
 {
-    if (j->row.state != JOB_IN_PROGRESS)
+    if (j->row.state != JOB_IN_PROGRESS || now_ns < j->feed_not_before_ns)
         return false;
     for (size_t i = 0; i < j->n_retries; i++) {
         if (j->retries[i].due_ns <= now_ns)
@@ -568,8 +600,16 @@ static struct job *whose_turn(const struct runner *r, uint64_t now_ns)
         n += at == n;
         candidates[at] = j;
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n;) {
         turns[i] = turn_of(r, candidates[i]);
+        if (has_room(r, candidates[i]->row.user, turns[i].user_flying)) {
+            i++;
+            continue;
+        }
+        for (struct job *j = r->jobs; j != NULL; j = j->next)
+            j->capped = j->capped || strcmp(j->row.user, candidates[i]->row.user) == 0;
+        candidates[i] = candidates[--n];
+    }
     return n > 0 ? candidates[turns_pick(turns, n)] : NULL;
 }
 
@@ -607,7 +647,9 @@ static bool feed_one(struct runner *r, uint64_t now_ns)
 
 static void feed(struct runner *r, uint64_t now_ns)
 {
-    if (!r->link->up || now_ns < r->feed_not_before_ns || now_ns < r->flush_not_before_ns)
+    for (struct job *j = r->jobs; j != NULL; j = j->next)
+        j->capped = false;
+    if (!r->link->up || now_ns < r->flush_not_before_ns)
         return;
     for (uint32_t i = 0; i < r->window && r->n_flying < r->window && room_for_records(r); i++) {
         if (!feed_one(r, now_ns))
@@ -717,15 +759,15 @@ int runner_timeout_ms(const struct runner *r, uint64_t now_ns)
             lower(&wait, now_ns + 1000000000, now_ns);
         if (is_ending(j) && (more || j->n_retries > 0 || (j->row.n_held > 0 && is_quiet(j))))
             lower(&wait, r->flush_not_before_ns, now_ns);
-        if (!r->link->up || is_ending(j))
+        if (!r->link->up || is_ending(j) || j->capped || r->n_flying == r->window) /* the next answer wakes the loop */
             continue;
         for (size_t i = 0; i < j->n_retries; i++)
             lower(&wait,
-                  j->retries[i].due_ns > r->feed_not_before_ns ? j->retries[i].due_ns : r->feed_not_before_ns,
+                  j->retries[i].due_ns > j->feed_not_before_ns ? j->retries[i].due_ns : j->feed_not_before_ns,
                   now_ns);
-        if (more && r->n_flying < r->window && room_for_records(r))
+        if (more && room_for_records(r))
             lower(&wait,
-                  r->feed_not_before_ns > r->flush_not_before_ns ? r->feed_not_before_ns
+                  j->feed_not_before_ns > r->flush_not_before_ns ? j->feed_not_before_ns
                                                                  : r->flush_not_before_ns,
                   now_ns);
     }

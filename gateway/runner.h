@@ -16,6 +16,7 @@
 #include "job_files.h"
 #include "job_store.h"
 #include "pool_link.h"
+#include "users.h"
 #include "weir_batch.h"
 
 enum {
@@ -49,6 +50,8 @@ struct job {
     uint32_t n_flying, n_pending;
     uint64_t n_retried;                 /* not in row yet */
     uint64_t last_turn;                 /* runner.turn when it was last fed */
+    bool capped;                        /* its user has as many lines with the broker as max-queued allows */
+    uint64_t feed_not_before_ns;        /* after "busy": of all jobs of that user, nobody else's */
     uint64_t version;                   /* changes with everything a watcher can see */
     char note[JOB_NOTE_BYTES];          /* why it does not go on: "no space on the disk" */
 };
@@ -60,6 +63,7 @@ struct runner {
     struct job_store *store;
     struct job_files *files;
     struct pool_link *link;
+    const struct users *users;          /* for max-queued of users and groups; NULL: no limits */
     struct job *jobs;                   /* in the order of their sequence numbers */
     size_t n_jobs;
     struct flight *flights;             /* [window] */
@@ -68,7 +72,6 @@ struct runner {
     size_t n_records, record_bytes;
     uint64_t oldest_record_ns;
     uint64_t flush_not_before_ns;       /* after a failed commit */
-    uint64_t feed_not_before_ns;        /* after "busy" */
     uint64_t turn;                      /* counts feeds */
     void (*on_end)(const struct job_row *row, void *arg); /* a job has ended, which is committed; NULL: nobody wants to know */
     void *on_end_arg;

@@ -5,7 +5,10 @@
  *   weir user pending                 keys lately refused; `user add NAME --pending FINGERPRINT` lets one in
  *   weir user disable|enable NAME     a disabled user cannot log in, and is put out at once; jobs go on
  *   weir user limit NAME [LIMIT=N...] set limits (0: the pool's default), or show them
- *   weir user list                    name, uid, keys with their fingerprints
+ *   weir user list                    name, uid, group, keys with their fingerprints
+ *   weir user group add|remove GROUP  groups; `limit @GROUP` sets what all members may have together
+ *   weir user join NAME GROUP | leave NAME
+ *   weir user usage                   what everybody used today and this month, as CSV
  *
  * Works with the server running or not: jobs notices a changed file by itself.  Exit codes: 0, 2 usage, 3 not found, 4 refused. */
 #include <errno.h>
@@ -21,6 +24,7 @@
 #include "clock.h"
 #include "gateway.h"
 #include "pending.h"
+#include "user_command.h"
 #include "users.h"
 #include "verb.h"
 
@@ -203,6 +207,8 @@ static int user_add(const struct config *c, const struct gateway_places *places,
         st = users_add(u, name, &err);
     if (st == ST_OK && config_string(c, "key") != NULL)
         st = add_keys(u, name, config_string(c, "key"), &n_keys, &err);
+    if (st == ST_OK && config_bool(c, "from-authorized-keys"))
+        st = user_add_account(u, name, &n_keys, &err);
     if (st == ST_OK && config_string(c, "pending") != NULL) {
         st = add_pending(places, u, name, config_string(c, "pending"), &err);
         n_keys += st == ST_OK;
@@ -268,10 +274,15 @@ static bool parse_limit(const char *text, bool bytes, uint64_t *ret)
     return true;
 }
 
-static enum status set_limit(struct user *u, const char *word, struct error *err)
+static enum status set_limit(struct user *u, bool group, const char *word, struct error *err)
 {
     const char *equals = strchr(word, '=');
     uint64_t *field = equals != NULL ? limit_field(u, word, (size_t)(equals - word)) : NULL;
+
+    if (group && field != NULL && field != &u->max_queued && field != &u->max_jobs && field != &u->max_tokens_a_day) {
+        error_set(err, ERR_INVALID_PARAMETER, "limit", "a group can have max-queued=, max-jobs= and max-tokens-a-day=, not \"%.60s\"", word);
+        return ST_INVALID;
+    }
 
     if (field == NULL) {
         error_set(err, ERR_INVALID_PARAMETER, "limit",
@@ -304,18 +315,20 @@ static int user_change(const struct config *c, const struct gateway_places *plac
     struct error err;
     enum status st = ST_OK;
 
-    for (uint32_t i = 0; i < u->n; i++) {
-        if (strcmp(u->list[i].name, name) == 0)
-            user = &u->list[i];
+    bool group = name[0] == '@' && strcmp(what, "limit") == 0;
+    for (uint32_t i = 0; i < (group ? u->n_groups : u->n); i++) {
+        struct user *one = group ? &u->groups[i] : &u->list[i];
+        if (strcmp(one->name, name + group) == 0)
+            user = one;
     }
     if (user == NULL) {
-        error_set(&err, ERR_NOT_FOUND, NULL, "there is no user \"%.60s\"", name);
+        error_set(&err, ERR_NOT_FOUND, NULL, "there is no %s \"%.60s\"", group ? "group" : "user", name + group);
         return refuse(&err);
     }
     if (strcmp(what, "limit") != 0)
         user->disabled = strcmp(what, "disable") == 0;
     for (size_t i = 3; i < config_n_args(c) && st == ST_OK; i++)
-        st = set_limit(user, config_arg(c, i), &err);
+        st = set_limit(user, group, config_arg(c, i), &err);
     if (st == ST_OK)
         st = users_save(places->users_file, u, &err);
     if (st != ST_OK)
@@ -327,53 +340,112 @@ static int user_change(const struct config *c, const struct gateway_places *plac
     return EXIT_OK;
 }
 
+static void list_groups(const struct users *u)
+{
+    for (uint32_t i = 0; i < u->n_groups; i++) {
+        const struct user *g = &u->groups[i];
+        printf("@%s max-queued=%" PRIu64 " max-jobs=%" PRIu64 " max-tokens-a-day=%" PRIu64 ":", g->name, g->max_queued, g->max_jobs,
+               g->max_tokens_a_day);
+        for (uint32_t k = 0; k < u->n; k++) {
+            if (strcmp(u->list[k].group, g->name) == 0)
+                printf(" %s", u->list[k].name);
+        }
+        printf("\n");
+    }
+}
+
 static int user_list(const struct users *u)
 {
+    list_groups(u);
     for (uint32_t i = 0; i < u->n; i++) {
         const struct user *user = &u->list[i];
         printf("%s", user->name);
         if (user->uid >= 0)
             printf(" uid=%lld", (long long)user->uid);
-        printf(" keys=%u%s\n", user->n_keys, user->disabled ? " disabled" : "");
+        printf(" keys=%u%s%s%s\n", user->n_keys, user->group[0] != '\0' ? " group=" : "", user->group, user->disabled ? " disabled" : "");
         for (uint32_t k = 0; k < user->n_keys; k++)
             print_fingerprint(&user->keys[k]);
     }
     return EXIT_OK;
 }
 
+static enum status save(const struct gateway_places *places, const struct users *u, enum status st, struct error *err)
+{
+    return st == ST_OK ? users_save(places->users_file, u, err) : st;
+}
+
+/* group add|remove GROUP, join NAME GROUP, leave NAME */
+static int user_groups(const struct config *c, const struct gateway_places *places, struct users *u, const char *what)
+{
+    const char *first = config_arg(c, 2), *second = config_arg(c, 3);
+    struct error err;
+    enum status st;
+
+    if (strcmp(what, "group") == 0)
+        st = strcmp(first, "add") == 0 ? users_add_group(u, second, &err) : users_remove_group(u, second, &err);
+    else
+        st = users_set_group(u, first, strcmp(what, "join") == 0 ? second : "", &err);
+    if (save(places, u, st, &err) != ST_OK)
+        return refuse(&err);
+    if (strcmp(what, "group") == 0)
+        printf("group %s: %s\n", second, strcmp(first, "add") == 0 ? "new" : "removed");
+    else
+        printf("user %s: %s%s\n", first, strcmp(what, "join") == 0 ? "in group " : "in no group", strcmp(what, "join") == 0 ? second : "");
+    return EXIT_OK;
+}
+
+/* The commands, and how many words each has behind `user`. */
+static const struct {
+    const char *name;
+    unsigned words_min, words_max;
+    bool looks; /* changes nothing: no lock */
+} commands[] = { { "add", 2, 2, false },     { "remove", 2, 2, false }, { "disable", 2, 2, false }, { "enable", 2, 2, false },
+                 { "limit", 2, 16, false },  { "join", 3, 3, false },   { "leave", 2, 2, false },   { "group", 3, 3, false },
+                 { "list", 1, 1, true },     { "pending", 1, 1, true }, { "usage", 1, 1, true } };
+
+static int run_command(const struct config *c, const struct gateway_places *places, struct users *u, const char *what)
+{
+    const char *name = config_arg(c, 2);
+
+    if (strcmp(what, "list") == 0)
+        return user_list(u);
+    if (strcmp(what, "pending") == 0)
+        return user_pending(places, u);
+    if (strcmp(what, "usage") == 0)
+        return user_usage_run(places, u);
+    if (strcmp(what, "add") == 0)
+        return user_add(c, places, u, name);
+    if (strcmp(what, "remove") == 0)
+        return user_remove(places, u, name);
+    if (strcmp(what, "group") == 0 || strcmp(what, "join") == 0 || strcmp(what, "leave") == 0)
+        return user_groups(c, places, u, what);
+    return user_change(c, places, u, what, name);
+}
+
 int user_command_run(const struct config *c, const struct gateway_places *places)
 {
     const char *what = config_arg(c, 1), *name = config_arg(c, 2);
-    bool list = what != NULL && strcmp(what, "list") == 0, add = what != NULL && strcmp(what, "add") == 0;
+    size_t n = config_n_args(c) - 1;
     struct users u = { 0 };
     struct error err;
-    int code;
+    int code = -1, lock = -1;
 
-    bool pending = what != NULL && strcmp(what, "pending") == 0;
-    bool limit = what != NULL && strcmp(what, "limit") == 0;
-    bool change = limit || (what != NULL && (strcmp(what, "disable") == 0 || strcmp(what, "enable") == 0));
-    bool counts = limit ? config_n_args(c) >= 3 : config_n_args(c) == (list || pending ? 2 : 3);
-
-    if (what == NULL || !counts || (!list && !pending && !add && !change && strcmp(what, "remove") != 0)) {
-        fprintf(stderr, "usage: weir user add NAME [--key FILE | --pending FINGERPRINT] | remove NAME | disable NAME | enable NAME |\n"
-                        "                 limit NAME [LIMIT=N...] | list | pending   [--state-dir DIR]\n");
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0] && what != NULL; i++) {
+        if (strcmp(commands[i].name, what) == 0 && n >= commands[i].words_min && n <= commands[i].words_max)
+            code = commands[i].looks;
+    }
+    if (code >= 0 && strcmp(what, "group") == 0 && strcmp(name, "add") != 0 && strcmp(name, "remove") != 0)
+        code = -1;
+    if (code < 0) {
+        fprintf(stderr, "usage: weir user add NAME [--key FILE | --pending FINGERPRINT | --from-authorized-keys] | remove NAME |\n"
+                        "                 disable NAME | enable NAME | limit NAME|@GROUP [LIMIT=N...] | list | pending | usage |\n"
+                        "                 group add|remove GROUP | join NAME GROUP | leave NAME   [--state-dir DIR]\n");
         return EXIT_USAGE;
     }
-    bool looks = list || pending;
     become_owner(places);
-    int lock = looks ? -1 : lock_users(places, &err);
-    if (!looks && lock < 0)
+    if (code == 0 && (lock = lock_users(places, &err)) < 0)
         return refuse(&err);
-    if (users_load(places->users_file, &u, &err) != ST_OK)
-        code = refuse(&err);
-    else if (list)
-        code = user_list(&u);
-    else if (pending)
-        code = user_pending(places, &u);
-    else if (change)
-        code = user_change(c, places, &u, what, name);
-    else
-        code = add ? user_add(c, places, &u, name) : user_remove(places, &u, name);
+    code = users_load(places->users_file, &u, &err) == ST_OK ? run_command(c, places, &u, what) : refuse(&err);
     users_deinit(&u);
     if (lock >= 0)
         close(lock);

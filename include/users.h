@@ -5,7 +5,11 @@
  *   uid = 1000
  *   key = ssh-ed25519 AAAA... alice@laptop       (repeats)
  *   curve = 64 hexadecimal digits laptop         (repeats: a public key for tcp, and what to call it)
+ *   group = physics                              (a section [@physics] must be there)
  *   max-running = 64                             (limits; absent = the pool's default)
+ *
+ *   [@physics]                                   a group: its limits are for all its members together
+ *   max-jobs = 50
  *
  * Further keys: disabled = yes|no, max-queued, max-job-lines, max-job-bytes (512M), max-jobs, max-tokens-a-day.
  *
@@ -29,7 +33,7 @@
 #include "span.h"
 #include "status.h"
 
-enum { USERS_MAX = 1024, USER_KEYS_MAX = 64, USER_NAME_BYTES = 32, CURVE_LABEL_BYTES = 32 };
+enum { USERS_MAX = 1024, GROUPS_MAX = 256, USER_KEYS_MAX = 64, USER_NAME_BYTES = 32, CURVE_LABEL_BYTES = 32 };
 
 struct user_key {
     char *type;      /* "ssh-ed25519" */
@@ -47,6 +51,7 @@ struct user {
     char name[USER_NAME_BYTES];
     int64_t uid;                       /* -1: none */
     bool disabled;
+    char group[USER_NAME_BYTES];       /* "": none */
     struct user_key *keys;
     uint32_t n_keys;
     struct user_curve *curve;
@@ -58,6 +63,9 @@ struct user {
 struct users {
     struct user *list;                 /* sorted by name */
     uint32_t n;
+    struct user *groups;               /* [n_groups]; of a group only name and limits mean anything, and of these max_queued, max_jobs and
+                                        * max_tokens_a_day: what can be counted over several people */
+    uint32_t n_groups;
 };
 
 /* ST_OK (a missing file is an empty list), ST_INVALID (*err names file and line), ST_NOMEM, ST_SYSTEM. */
@@ -89,6 +97,13 @@ const struct user *users_by_curve(const struct users *u, const uint8_t key[CURVE
 MUST_CHECK enum status users_add_curve(struct users *u, const char *name, const uint8_t key[CURVE_KEY_BYTES], const char *label,
                                        struct error *err);
 MUST_CHECK enum status users_remove_curve(struct users *u, const char *name, const uint8_t key[CURVE_KEY_BYTES], struct error *err);
+
+/* Groups: names as of users.  One that has members is not removed.  users_set_group: "" is none; one that is not there is refused. */
+const struct user *users_group_by_name(const struct users *u, const char *name);
+const struct user *users_group_of(const struct users *u, const struct user *user); /* NULL: in none */
+MUST_CHECK enum status users_add_group(struct users *u, const char *name, struct error *err);
+MUST_CHECK enum status users_remove_group(struct users *u, const char *name, struct error *err);
+MUST_CHECK enum status users_set_group(struct users *u, const char *name, const char *group, struct error *err);
 
 /* Name of a local peer: the users file first, then the account's name, then "uid-N". */
 void users_name_of_uid(const struct users *u, uid_t uid, char ret_name[USER_NAME_BYTES]);

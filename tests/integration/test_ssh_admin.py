@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """What the administrator has: checks of the configuration, the program at a job's end, exempt sources, groups, usage of all, keys of accounts."""
 import os
+import pwd
 import re
 import signal
 import socket
@@ -141,6 +142,102 @@ def test_the_line_for_fail2ban():
         wait_until(lambda: len([x for x in lines(rig.path("gateway.log")) if "warn gateway/jobs event=login_failed" in x]) == 2, 10, "logged")
         found = [m for m in map(regex.search, lines(rig.path("gateway.log"))) if m]
         check_eq([m.group("host") for m in found], ["127.0.0.1"] * 2, "each once, with the address it came from")
+
+
+def test_groups_share_their_limits():
+    with Rig() as rig:
+        for name in ("alice", "bob", "carol"):
+            rig.add_user(name)
+        def user(*args):
+            out = rig.user(*args)
+            check_eq(out.returncode, 0, args, out.stderr)
+            return out.stdout.decode()
+        user("group", "add", "physics")
+        user("join", "alice", "physics")
+        user("join", "bob", "physics")
+        user("limit", "@physics", "max-jobs=2", "max-tokens-a-day=40")
+        check_eq(rig.user("limit", "@physics", "max-job-lines=2").returncode, 4, "no limit of a group")
+        check_eq(rig.user("limit", "@chemistry", "max-jobs=2").returncode, 3, "no such group")
+        check_eq(rig.user("join", "alice", "chemistry").returncode, 3, "no such group")
+        check_eq(rig.user("group", "remove", "physics").returncode, 4, "it has members")
+        check("@physics" in user("list") and "alice keys=1 group=physics" in user("list"), user("list"))
+        rig.start()
+        for name in ("alice", "bob"):
+            rig.submit([{"prompt": "!hold"}], user=name)
+        out = rig.ssh("submit", '{"prompt": "x"}\n')
+        check_eq(out.returncode, 4, "a job too many of the group")
+        check(b"your group physics has 2 jobs" in out.stderr and b"max-jobs" in out.stderr, out.stderr)
+        rig.ok("wait " + rig.submit([{"prompt": "x"}], user="carol"), user="carol")
+        for name in ("alice", "bob"):
+            rig.ok("cancel last", user=name)
+            rig.ssh("wait last", user=name)
+        rig.ok("wait " + rig.submit([{"prompt": " ".join("x" * 20)}], user="bob"), user="bob")   # 21 tokens read, as many written
+        out = rig.ssh("ask hello")
+        check_eq(out.returncode, 4, "bob has used up what alice could have")
+        check(b"your group physics has used 42 tokens today, its limit is 40" in out.stderr, out.stderr)
+        group = rig.json("usage --json")["group"]
+        check_eq((group["name"], group["today"]["completion_tokens"], group["max_tokens_a_day"]), ("physics", 21, 40), "usage tells of the group")
+        check_eq(rig.json("usage --json", user="carol")["group"], None, "who is in none")
+        user("leave", "alice")
+        rig.ok("ask hello")
+        table = user("usage").splitlines()
+        check_eq(table[0], "kind,name,group,period,jobs,questions,answers,errors,prompt_tokens,cached_tokens,completion_tokens", "header")
+        check("user,bob,physics,today,2,0,1,1,21,1,21" in table, table)
+        check("user,alice,,today,1,1,0,1,2,1,2" in table, table)
+        check("group,physics,physics,today,2,0,1,1,21,1,21" in table, table)
+        check(any(x.startswith("user,carol,,month,") for x in table), table)
+        user("remove", "carol")
+        check(any(x.startswith("user,carol,-,month,") for x in user("usage").splitlines()), "also who has gone")
+        check_eq(rig.user("usage", "more").returncode, 2, "usage")
+
+
+def test_max_queued_is_kept_and_holds_up_nobody_else():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.add_user("bob")
+        rig.user("limit", "alice", "max-queued=5")
+        rig.start()
+        job = rig.submit([{"prompt": "!hold %d" % n} for n in range(300)])
+        wait_until(lambda: rig.json("status --json " + job)["running"] == 5, 10, "five are with the broker")
+        rig.ok("wait " + rig.submit([{"prompt": "x"} for _ in range(300)], user="bob"), user="bob", timeout=60)
+        check_eq(rig.json("status --json " + job)["running"], 5, "and no more")
+        pid = rig.children("jobs-process")[0]
+        def cpu():
+            with open("/proc/%d/stat" % pid) as f:
+                return sum(int(x) for x in f.read().rsplit(")", 1)[1].split()[11:13])
+        before = cpu()
+        time.sleep(2)
+        check(cpu() - before < 50, "who is at the limit is not asked again and again: %d ticks" % (cpu() - before))
+        rig.ok("cancel " + job)
+        rig.ssh("wait " + job)
+        other = rig.submit([{"prompt": "!once busy %d" % n} for n in range(40)])   # refused for alice only
+        rig.ok("wait " + rig.submit([{"prompt": "x"} for _ in range(50)], user="bob"), user="bob", timeout=60)
+        rig.ok("wait " + other)
+
+
+def test_keys_of_accounts():
+    """--from-authorized-keys: the keys of an account that can be used here, and its uid.  The account's home is a folder made for this."""
+    account = pwd.getpwuid(os.geteuid())
+    with Rig() as rig:
+        keys = [open(rig.make_key(name) + ".pub").read().strip() for name in ("one", "two", "three")]
+        with open(rig.path("authorized_keys"), "w") as f:
+            f.write("# mine\n%s\ncommand=\"/bin/true\" %s\nfrom=\"127.0.0.1\" %s\nsecret words\n" % tuple(keys))
+
+        def add(prepare):
+            return subprocess.run(["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs %s || exit 77; mkdir %s/.ssh; %s\nexec %s/weir-gateway user add %s "
+                                   "--from-authorized-keys --state-dir %s" % (account.pw_dir, account.pw_dir, prepare, BIN, account.pw_name, rig.state)],
+                                  capture_output=True)
+        out = add("cp %s %s/.ssh/" % (rig.path("authorized_keys"), account.pw_dir))
+        if out.returncode == 77 or b"unshare failed" in out.stderr or BIN.startswith(account.pw_dir + "/"):
+            print("     (no mount namespace: not tried)")
+            return
+        check_eq(out.returncode, 0, "two of them", out.stderr)
+        check(b"2 keys added" in out.stdout, out.stdout)
+        check(b":3: left out" in out.stderr and b":5: left out" in out.stderr and b"secret" not in out.stderr, out.stderr)
+        check(b"uid=%d keys=2" % account.pw_uid in rig.user("list").stdout, rig.user("list").stdout)
+        check_eq(add("true").returncode, 3, "no file")
+        check_eq(add("ln -s /etc/passwd %s/.ssh/authorized_keys" % account.pw_dir).returncode, 4, "no key in it")
+        check_eq(rig.user("add", "nobody-is-called-so", "--from-authorized-keys").returncode, 3, "no such account")
 
 
 if __name__ == "__main__":

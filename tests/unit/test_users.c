@@ -90,6 +90,39 @@ static void everything_in_the_file_arrives(void **state)
     assert_null(users_by_key(&u, "ssh-rsa", strchr(KEY_B, ' ') + 1, &key));
 }
 
+static void groups_have_members_and_shared_limits(void **state)
+{
+    static const char *const broken[] = { "[alice]\ngroup = no\n", "[@g]\nkey = " KEY_A "\n", "[@g]\nmax-running = 4\n", "[@g]\n[@g]\n",
+                                          "[@G]\n", "[alice]\ngroup = g\n[@g]\n", "[@g]\n[alice]\ngroup = g\ngroup = g\n", "[@g]\nuid = 4\n" };
+    struct users again = { 0 };
+
+    (void)state;
+    assert_int_equal(users_add(&u, "alice", &err), ST_OK);
+    assert_int_equal(users_add(&u, "bob", &err), ST_OK);
+    assert_int_equal(users_set_group(&u, "alice", "physics", &err), ST_NOT_FOUND);
+    assert_int_equal(users_add_group(&u, "physics", &err), ST_OK);
+    assert_int_equal(users_add_group(&u, "alice", &err), ST_OK); /* names of their own */
+    assert_int_equal(users_add_group(&u, "physics", &err), ST_INVALID);
+    assert_int_equal(users_set_group(&u, "alice", "physics", &err), ST_OK);
+    assert_int_equal(users_set_group(&u, "carol", "physics", &err), ST_NOT_FOUND);
+    u.groups[0].max_jobs = 7;
+    assert_int_equal(users_remove_group(&u, "physics", &err), ST_INVALID);
+    assert_int_equal(users_remove_group(&u, "alice", &err), ST_OK);
+    assert_int_equal(users_save(path, &u, &err), ST_OK);
+    assert_int_equal(users_load(path, &again, &err), ST_OK);
+    assert_int_equal(again.n_groups, 1);
+    assert_int_equal(users_group_of(&again, users_by_name(&again, "alice"))->max_jobs, 7);
+    assert_null(users_group_of(&again, users_by_name(&again, "bob")));
+    assert_null(users_group_of(&again, NULL));
+    users_deinit(&again);
+    assert_int_equal(users_set_group(&u, "alice", "", &err), ST_OK);
+    assert_int_equal(users_remove_group(&u, "physics", &err), ST_OK);
+    for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
+        write_file(broken[i]);
+        assert_int_equal(users_load(path, &again, &err), ST_INVALID);
+    }
+}
+
 static void what_is_saved_is_what_is_loaded_again(void **state)
 {
     struct users again = { 0 };
@@ -329,6 +362,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_missing_file_is_an_empty_list, forget),
         cmocka_unit_test_teardown(everything_in_the_file_arrives, forget),
+        cmocka_unit_test_teardown(groups_have_members_and_shared_limits, forget),
         cmocka_unit_test_teardown(what_is_saved_is_what_is_loaded_again, forget),
         cmocka_unit_test_teardown(what_is_wrong_in_the_file_is_named_by_line, forget),
         cmocka_unit_test_teardown(a_file_that_others_may_write_is_refused, forget),
