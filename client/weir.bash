@@ -18,7 +18,7 @@ _weir()
         fi ;;
     esac
     if [ "$verb" = user ] && [ "$COMP_CWORD" -eq 2 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "add remove list" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "add remove list disable enable limit pending usage group join leave" -- "$current")
     elif [[ $current == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$(weir help "$verb" 2>/dev/null | grep -oE -- '--[a-z][a-z-]*' | sort -u)" -- "$current")
     fi
