@@ -157,8 +157,9 @@ test-long:
 # The same proofs with full counts, and those that make a fresh Debian root: hours.
 prove:
 	@tools/deps.sh long
-	@BUDGET_FACTOR=20 FUZZ_EACH=600 JOB_RUNS=500 SOAK_MINUTES=60 SIM_RUN=prove tests/long.sh second-compiler thread-sanitizer \
-	    sanitizers simulator host-store jobs soak fuzz services package container slurm kubernetes
+	@BUDGET_FACTOR=20 FUZZ_EACH=600 JOB_RUNS=500 SOAK_MINUTES=60 SIM_RUN=prove ORACLE_FACTOR=11 CANARY_REQUESTS=1000 \
+	    tests/long.sh second-compiler thread-sanitizer sanitizers simulator host-store oracles canary jobs soak fuzz services package container \
+	    slurm kubernetes
 	@tests/clean_root.sh
 
 # A pool under clients of every kind while workers are killed: nothing lost, doubled or wrong, nothing grows.

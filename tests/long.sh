@@ -47,6 +47,20 @@ host_store() {
     for seed in $(seq 2 60); do build/tests/unit/test_block_mover --seed "$seed" || return; done
 }
 
+# The structures of cache, scheduler and queue against their stupid oracles, as long as one has patience for.
+oracles() {
+    local n=${ORACLE_FACTOR:-1} t=build/tests/unit
+    make -j"$jobs" $t/test_kv_cache $t/test_prefix_index $t/test_fair_queue $t/test_scheduler $t/test_sessions $t/test_router &&
+        $t/test_kv_cache --seed 2 --ops $((n * 500000)) && $t/test_prefix_index --seed 2 --ops $((n * 200000)) &&
+        $t/test_fair_queue --seed 2 --ops $((n * 200000)) && $t/test_scheduler --seed 2 --ops $((n * 150)) &&
+        $t/test_sessions --seed 2 --ops $((n * 3)) && $t/test_router --seed 2 --ops $((n * 2000))
+}
+
+# Whose tokens are whose, with real workers (the simulator has the same with a hundred times as many requests).
+canary() {
+    make -j"$jobs" WERROR=1 all && /usr/bin/python3 tests/integration/test_canary.py "${CANARY_REQUESTS:-200}" || [ $? -eq 77 ]
+}
+
 fuzz() {
     if [ -n "$FUZZ_EACH" ]; then tests/fuzz/run.sh each "$FUZZ_EACH"; else tests/fuzz/run.sh 200; fi
 }
@@ -92,9 +106,9 @@ kubernetes() {
 }
 
 # package and container make a fresh Debian root each: they run by name, or with `make prove`.
-usual="second-compiler thread-sanitizer sanitizers simulator host-store jobs soak fuzz services slurm kubernetes"
+usual="second-compiler thread-sanitizer sanitizers simulator host-store oracles canary jobs soak fuzz services slurm kubernetes"
 wanted=$*
-export -f sanitized threads second_compiler fuzz simulator soak jobs_killed services host_store package container slurm kubernetes
+export -f sanitized threads second_compiler fuzz simulator soak jobs_killed services host_store oracles canary package container slurm kubernetes
 export jobs
 #    name             budget_s
 part second-compiler  600  bash -c second_compiler
@@ -102,6 +116,8 @@ part thread-sanitizer 180  bash -c threads
 part sanitizers       1500  bash -c sanitized
 part simulator        500  bash -c simulator
 part host-store       300  bash -c host_store
+part oracles          300  bash -c oracles
+part canary           200  bash -c canary
 part soak             240  bash -c soak
 part jobs             400  bash -c jobs_killed
 part fuzz             600  bash -c fuzz

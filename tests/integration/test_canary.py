@@ -1,0 +1,113 @@
+"""A canary per user: with real workers and their store, blocks changing owners all the time, nothing of one user's prompt shows up at another.
+
+usage: test_canary.py [REQUESTS [SEED]]      60 requests by default; 1,000 in the longer proofs
+
+Several users ask, many at a time, questions that begin alike and then tell a secret of that user and ask for it.  Two workers have room for a
+fraction of the prompts, and so has their store.  Of every answer: no secret of another user is in its tokens or its text, and no more of its prompt came
+from the cache than an earlier request of the same user had in common with it.  Questions without a secret have the same answer whoever asks."""
+import os, random, sys
+
+from broker_pool import Pool
+
+MODEL = os.environ.get("WEIR_TEST_MODEL") or os.path.expanduser("~/.cache/weir/SmolLM2-135M-Instruct.Q4_1.gguf")
+BLOCK_BYTES, AT_ONCE, SECRETS = 368640, 8, 3
+USERS = ["ann", "bob", "eve"]
+WORDS = {"ann": "amber birch cedar delta ember fjord grove heron", "bob": "inlet jetty knoll larch maple north otter plume",
+         "eve": "quartz ridge spruce thorn urchin violet willow yarrow"}
+DOCUMENTS = ["The mill of %s grinds rye, oats and barley. " % name + " ".join(
+    "Sack %d goes to house %d by the river, and the miller notes it in his book." % (i, i * 7 % 31) for i in range(6))
+    for name in ("Alder", "Brook", "Crane")]
+
+
+class Canary:
+    def __init__(self, client, seed):
+        self.c, self.rng = client, random.Random(seed)
+        self.documents = [self.ids(d) for d in DOCUMENTS]
+        self.question = self.ids(" The secret word is")
+        self.secrets = {}  # user: [(text, ids)]
+        for user in USERS:
+            self.secrets[user] = []
+            for _ in range(SECRETS):
+                text = " " + " ".join(self.rng.sample(WORDS[user].split(), 5))
+                self.secrets[user].append((text, self.ids(text)))
+        self.known = {user: [] for user in USERS}  # what requests of a user were sent, or are behind by now
+        self.plain = {}
+        self.asked = {}
+        self.n_cached = self.n_told = 0
+
+    def ids(self, text):
+        return self.c.ask({"type": "tokenize", "id": "t", "text": text}, "ids", 120)["ids"]
+
+    def ask(self, k):
+        user = self.rng.choice(USERS)
+        document = self.rng.randrange(len(self.documents))
+        secret = self.rng.choice(self.secrets[user]) if self.rng.random() < 0.7 else None
+        prompt = self.documents[document][:]
+        if secret:
+            prompt += self.question + secret[1]
+        prompt += self.question
+        self.known[user].append(prompt)
+        self.asked[k] = (user, document if secret is None else None, prompt, secret)
+        self.c.send({"type": "generate", "id": k, "prompt_ids": prompt, "max_tokens": 8, "temperature": 0, "on_behalf_of": user,
+                     **({"session": "s%d" % self.rng.randrange(3)} if self.rng.random() < 0.3 else {})})
+
+    def check(self, k, ids, text, end):
+        user, plain, prompt, secret = self.asked.pop(k)
+        assert end["type"] == "done", end
+        for other in USERS:
+            for secret_text, secret_ids in self.secrets[other] if other != user else []:
+                for i in range(len(ids) - 2):  # three tokens of it are no chance
+                    assert ids[i:i + 3] not in [secret_ids[j:j + 3] for j in range(len(secret_ids) - 2)], (user, other, text)
+                assert secret_text.strip() not in text, (user, other, text)
+        cached = end["usage"]["cached_tokens"]
+        best = max([common(prompt, p) for p in self.known[user] if p is not prompt] or [0])
+        assert cached <= min(best, len(prompt) - 1), "%s: %d tokens came from the cache, its own requests had %d" % (user, cached, best)
+        if plain is not None:
+            assert self.plain.setdefault(plain, ids) == ids, "another answer to the same question"
+        self.known[user].append(prompt + ids)
+        self.n_cached += cached
+        self.n_told += secret is not None and ids[:3] == secret[1][:3]
+
+
+def common(a, b):
+    n = 0
+    while n < min(len(a), len(b)) and a[n] == b[n]:
+        n += 1
+    return n
+
+
+def main():
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(10 ** 6)
+    print("seed %d" % seed, flush=True)
+    with Pool(workers=2, models=["m=" + MODEL], real=True,
+              args=["--host-store-bytes", "24M", "--kv-bytes", str(48 * BLOCK_BYTES)]) as pool:
+        c = pool.client()
+        canary = Canary(c, seed)
+        answers, n_asked, n_done = {}, 0, 0
+        while n_done < n:
+            while n_asked < n and n_asked - n_done < AT_ONCE:
+                answers[str(n_asked)] = ([], [])
+                canary.ask(str(n_asked))
+                n_asked += 1
+            m = c.receive(120)
+            if m["type"] == "token":
+                answers[m["id"]][0].extend(m["ids"])
+                answers[m["id"]][1].append(m["text"])
+            elif m["type"] in ("done", "error"):
+                ids, text = answers.pop(m["id"])
+                canary.check(m["id"], ids, "".join(text), m)
+                n_done += 1
+        w = pool.status()["workers"]
+    evictions, read = sum(x["evictions"] for x in w), sum(x["store_hits"] + x["store_hits_other"] for x in w)
+    assert canary.n_cached > 0 and canary.n_told > 0, (canary.n_cached, canary.n_told)
+    assert n < 60 or evictions > 0, w
+    print("ok %d requests, %d tokens from the cache, %d secrets told to their owner, %d evictions, %d blocks from the store" % (
+        n, canary.n_cached, canary.n_told, evictions, read))
+
+
+if __name__ == "__main__":
+    if not os.path.exists(MODEL):
+        print("no model at " + MODEL)
+        sys.exit(77)
+    main()
