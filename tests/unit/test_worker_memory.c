@@ -1,4 +1,4 @@
-/* Every allocation of the worker's constructors and of one request fails once: the result says so, nothing is lost or touched
+/* Every allocation of the constructors of worker, host store, fair queue and router, and of one request, fails once: the result says so, nothing is lost or touched
  * twice, and the next try works.  And a step allocates nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/fair_queue.h"
+#include "broker/router.h"
+#include "partition.h"
+#include "tests/support/store_rig.h"
 #include "tests/support/worker_rig.h"
+#include "worker/host_store.h"
 #include "worker/preparer.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -33,6 +38,7 @@ static atomic_long n_live, n_calls;
 extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t m);
 extern void *__libc_realloc(void *at, size_t n);
+extern void *__libc_memalign(size_t alignment, size_t n);
 extern void __libc_free(void *at);
 
 static int fails(void)
@@ -64,6 +70,11 @@ void *malloc(size_t n)
 void *calloc(size_t n, size_t m)
 {
     return fails() ? NULL : counted(__libc_calloc(n, m));
+}
+
+void *aligned_alloc(size_t alignment, size_t n)
+{
+    return fails() ? NULL : counted(__libc_memalign(alignment, n));
 }
 
 void *realloc(void *at, size_t n)
@@ -146,6 +157,76 @@ static bool make_worker(void *arg)
     return st == ST_OK;
 }
 
+static enum status open_store(const struct partition *p, struct host_store **ret_store)
+{
+    const struct host_store_options o = { .own_fd = p->owner_fd, .block_bytes = STORE_BLOCK_BYTES, .numerics_id = "id" };
+    return host_store_new(&o, ret_store);
+}
+
+static bool make_store(void *arg)
+{
+    struct host_store *hs = NULL;
+    enum status st = open_store(arg, &hs);
+    assert_true(st == ST_OK || (st == ST_NOMEM && hs == NULL));
+    host_store_free(hs);
+    return st == ST_OK;
+}
+
+struct shelved {
+    struct worker_rig *rig;
+    struct host_store *store;
+};
+
+static bool make_worker_with_store(void *arg)
+{
+    struct shelved *s = arg;
+    struct worker_options o = { .secret = 1, .store = s->store };
+    struct worker *w = NULL;
+    enum status st = worker_new(&s->rig->engine, &s->rig->region, &o, &w);
+    assert_true((st == ST_OK) == (w != NULL));
+    worker_free(w);
+    return st == ST_OK;
+}
+
+static bool make_queue(void *arg)
+{
+    struct fair_queue *q = NULL;
+    (void)arg;
+    enum status st = fair_queue_new(64, 8, 2, &q);
+    assert_true(st == ST_OK || (st == ST_NOMEM && q == NULL));
+    fair_queue_free(q);
+    return st == ST_OK;
+}
+
+static bool make_router(void *arg)
+{
+    struct router *r = NULL;
+    (void)arg;
+    enum status st = router_new(4, &r);
+    assert_true(st == ST_OK || (st == ST_NOMEM && r == NULL));
+    router_free(r);
+    return st == ST_OK;
+}
+
+static void every_allocation_of_store_and_broker_may_fail_once(void **state)
+{
+    (void)state;
+    struct worker_rig r;
+    if (!INTERPOSES)
+        skip();
+    struct partition p = store_rig_partition(0);
+    struct shelved s = { .rig = &r };
+    worker_rig_open(&r, &(struct worker_rig_options){ 0 });
+    torture(make_store, &p, 2);
+    assert_int_equal(open_store(&p, &s.store), ST_OK);
+    torture(make_worker_with_store, &s, 13);
+    torture(make_queue, NULL, 2);
+    torture(make_router, NULL, 2);
+    host_store_free(s.store);
+    worker_rig_close(&r);
+    partition_close(&p);
+}
+
 static void every_allocation_may_fail_once(void **state)
 {
     (void)state;
@@ -202,6 +283,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_may_fail_once),
+        cmocka_unit_test(every_allocation_of_store_and_broker_may_fail_once),
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(a_request_without_memory_waits_in_the_ring),
     };
