@@ -33,6 +33,7 @@ endif
 WARN     := -Wall -Wextra -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wpointer-arith
 CFLAGS   ?= -O2 -g
 CPPFLAGS += -D_GNU_SOURCE -iquote include    # not -I: <limits.h> is the C library's
+CPPFLAGS += $(if $(FAULTS),-DWEIR_FAULTS)    # named points of failure, for tests/torture/faults.py: make FAULTS=1 B=build/faults
 override CFLAGS += -std=c11 $(WARN) -fno-strict-aliasing -ffp-contract=off -MMD -MP $(if $(WERROR),-Werror)
 LDLIBS   := -lm -lpthread
 BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
@@ -143,6 +144,11 @@ $(B)/tests/nvml/libnvidia-ml.so.1: tests/support/fake_nvml.c
 	@mkdir -p $(@D)
 	$(call Q,LINK)$(CC) $(CFLAGS) -fPIC -shared $(LDFLAGS) -o $@ $<
 
+# Makes one call of a program fail: tests/torture/torture.py.
+$(B)/tests/torture/shim.so: tests/torture/shim.c
+	@mkdir -p $(@D)
+	$(call Q,CC)$(CC) -std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -shared -fPIC -o $@ $< -ldl
+
 tests: $(B)/tests/nvml/libnvidia-ml.so.1 $(UNIT) $(EMU_TESTS) $(if $(SAN),,$(B)/gpu_check $(B)/emulation/libweir_cuda.so) $(SIM) $(B)/tests/fake_worker
 
 test:
@@ -157,8 +163,8 @@ test-long:
 # The same proofs with full counts, and those that make a fresh Debian root: hours.
 prove:
 	@tools/deps.sh long
-	@BUDGET_FACTOR=20 FUZZ_EACH=600 JOB_RUNS=500 SOAK_MINUTES=60 SIM_RUN=prove ORACLE_FACTOR=11 CANARY_REQUESTS=1000 \
-	    tests/long.sh second-compiler thread-sanitizer sanitizers simulator host-store oracles canary jobs soak fuzz services package container \
+	@BUDGET_FACTOR=20 FUZZ_EACH=600 JOB_RUNS=500 SOAK_MINUTES=60 SIM_RUN=prove ORACLE_FACTOR=11 CANARY_REQUESTS=1000 TORTURE_SECONDS=all \
+	    tests/long.sh second-compiler thread-sanitizer sanitizers simulator host-store oracles canary torture jobs soak fuzz services package container \
 	    slurm kubernetes
 	@tests/clean_root.sh
 

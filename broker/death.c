@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 
+#include "fault.h"
 #include "log.h"
 
 static void give_on(struct broker *b, uint32_t request, const struct supervisor_end *end, bool alone)
@@ -71,6 +72,7 @@ void death_look(struct broker *b, struct worker *w)
     for (uint32_t slot = 0; slot < REGION_SLOTS; slot++)
         if (w->link.slots[slot].request != LINK_NO_REQUEST)
             give_on(b, w->link.slots[slot].request, &end, n == 1);
+    FAULT("broker.taken_over");
     supervisor_bury(w, &end, b->state == BROKER_RUNNING || (b->state == BROKER_DRAINING && b->requests.n_live > 0), b->now_ns);
     if (w->state == WORKER_WAITING && w->start_due_ns > b->now_ns)
         log_info("worker_waits", "slot=%" PRIu32 " ms=%" PRIu64, w->slot, (w->start_due_ns - b->now_ns) / 1000000);

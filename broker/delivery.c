@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fault.h"
 #include "log.h"
 #include "utf8.h"
 
@@ -91,8 +92,9 @@ static void mark_owing(struct broker *b, const struct client *c)
 static enum status send_out(struct broker *b, struct request *r)
 {
     struct client *c = &b->clients.list[r->client];
-    enum status st = endpoint_send(&b->endpoint, &c->peer, out_span(b));
+    enum status st = FAULT_FAILS("broker.client_full") ? ST_AGAIN : endpoint_send(&b->endpoint, &c->peer, out_span(b));
 
+    FAULT("broker.told");
     if (st == ST_OK && c->blocked_since_ns != 0) {
         c->blocked_since_ns = c->retry_ns = 0;
         mark_owing(b, c); /* they were passed over while it was blocked */

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "fault.h"
 #include "log.h"
 
 enum {
@@ -126,7 +127,7 @@ static enum status send_to(struct broker *b, uint32_t request, struct worker *w)
                       RECORD_BYTES_MAX);
         return ST_LIMIT;
     }
-    enum status st = worker_link_reserve(&w->link, bytes, &at, &slot, &generation);
+    enum status st = FAULT_FAILS("broker.region_full") ? ST_FULL : worker_link_reserve(&w->link, bytes, &at, &slot, &generation);
     if (st == ST_OK) {
         r->run = (struct link_trace){ 0 };
         r->fair_tag = fair_queue_take(b->queue, request);
@@ -135,6 +136,7 @@ static enum status send_to(struct broker *b, uint32_t request, struct worker *w)
         r->times.sent_ns = clock_now_ns(); /* before the worker can see it */
         st = worker_link_commit_for(&w->link, slot, request, bytes, session);
         ending_sent(b, request, w, slot);
+        FAULT("broker.sent");
         if (r->dispatched_ns == 0) {
             r->dispatched_ns = b->now_ns;
             histogram_add(&b->times.queue[r->batch], (double)(b->now_ns - r->arrived_ns) / 1e9);

@@ -265,28 +265,54 @@ struct span received_body(struct received *r)
     return bytes_of(&r->body);
 }
 
-static int send_part(void *socket, const void *at, size_t n, int flags)
+static bool copy_of(zmq_msg_t *m, const void *at, size_t n)
+{
+    if (zmq_msg_init_size(m, n) != 0)
+        return false;
+    if (n > 0)
+        memcpy(zmq_msg_data(m), at, n);
+    return true;
+}
+
+static int send_message(void *socket, zmq_msg_t *m, int flags)
 {
     int rc;
 
     do
-        rc = zmq_send(socket, at, n, flags | ZMQ_DONTWAIT);
+        rc = zmq_msg_send(m, socket, flags | ZMQ_DONTWAIT);
     while (rc < 0 && errno == EINTR);
+    if (rc < 0)
+        zmq_msg_close(m);
     return rc;
 }
 
+/* All memory is taken before the first frame goes: a message that ends in the middle would be glued to the next one. */
 enum status endpoint_send(struct endpoint *e, const struct peer *to, struct span body)
 {
     void *socket = socket_of(e, to->socket);
+    zmq_msg_t signature, empty, rest;
+    int rc;
 
-    if (send_part(socket, to->id, PEER_ID_BYTES, ZMQ_SNDMORE) < 0)
-        return errno == EAGAIN ? ST_AGAIN : ST_GONE;
+    if (!copy_of(&rest, body.at, body.n))
+        return ST_AGAIN;
+    zmq_msg_init(&empty);
+    if (!copy_of(&signature, WIRE_SIGNATURE, WIRE_SIGNATURE_BYTES)) {
+        zmq_msg_close(&rest);
+        return ST_AGAIN;
+    }
+    do
+        rc = zmq_send(socket, to->id, PEER_ID_BYTES, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    while (rc < 0 && errno == EINTR);
+    if (rc < 0) {
+        enum status st = errno == EAGAIN ? ST_AGAIN : ST_GONE;
+
+        zmq_msg_close(&signature);
+        zmq_msg_close(&rest);
+        return st;
+    }
     /* The first frame chose the pipe and found room; if it breaks now, libzmq drops the rest without an error. */
-    if (to->delimiter && send_part(socket, "", 0, ZMQ_SNDMORE) < 0)
-        return ST_GONE;
-    if (send_part(socket, WIRE_SIGNATURE, WIRE_SIGNATURE_BYTES, ZMQ_SNDMORE) < 0)
-        return ST_GONE;
-    if (send_part(socket, body.at, body.n, 0) < 0)
-        return ST_GONE;
-    return ST_OK;
+    bool sent = !to->delimiter || send_message(socket, &empty, ZMQ_SNDMORE) >= 0;
+    sent = send_message(socket, &signature, ZMQ_SNDMORE) >= 0 && sent;
+    sent = send_message(socket, &rest, 0) >= 0 && sent;
+    return sent ? ST_OK : ST_GONE;
 }

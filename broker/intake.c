@@ -14,6 +14,7 @@
 #include <xxhash.h>
 
 #include "clock.h"
+#include "fault.h"
 #include "log.h"
 
 _Static_assert(SCOPE_SECRET_BYTES >= XXH3_SECRET_SIZE_MIN, "the key of the scope hash");
@@ -498,6 +499,7 @@ static void on_generate(struct broker *b, const struct sender *from, const struc
         return;
     }
     ending_enqueue(b, request, r->batch ? QUEUE_BATCH : QUEUE_INTERACTIVE);
+    FAULT("broker.accepted");
     requests_mark_dirty(&b->requests, request);
 }
 

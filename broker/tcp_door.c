@@ -28,7 +28,7 @@ enum {
     BACKLOG = 128,
     HEARTBEAT_MS = 10000,
     HEARTBEAT_TIMEOUT_MS = 30000,
-    MONITOR_EVENTS = 1024,
+    MONITOR_FRAMES = 2048,
     FRAME_BYTES = 256
 };
 static const uint64_t log_interval_ns = UINT64_C(1000000000);
@@ -340,29 +340,38 @@ static void judge_next(struct tcp_door *d, uint32_t budget, tcp_door_judge *judg
 
 /* --- how many ---------------------------------------------------------------------------------- */
 
+static void count_event(struct tcp_door *d, uint16_t kind)
+{
+    if (kind == ZMQ_EVENT_ACCEPTED) {
+        d->n.connections++;
+        d->n.accepted++;
+    } else if (kind == ZMQ_EVENT_DISCONNECTED) {
+        d->n.connections -= d->n.connections > 0;
+    } else {
+        d->n.failed_handshakes++;
+    }
+}
+
 /* An event is two frames: u16 kind and i32 value, then the address. */
 static void count_events(struct tcp_door *d)
 {
     uint8_t event[FRAME_BYTES];
+    bool first = true;
 
-    for (unsigned i = 0; i < MONITOR_EVENTS; i++) {
-        int n = zmq_recv(d->monitor, event, sizeof(event), ZMQ_DONTWAIT);
+    for (unsigned i = 0; i < MONITOR_FRAMES; i++) {
+        int more = 0, n = zmq_recv(d->monitor, event, sizeof(event), ZMQ_DONTWAIT);
+        size_t n_more = sizeof(more);
         uint16_t kind = 0;
 
-        if (n < 0 && errno != EINTR)
-            return;
-        if (n < (int)sizeof(kind))
+        if (n < 0 && errno == EINTR)
             continue;
-        memcpy(&kind, event, sizeof(kind));
-        (void)!zmq_recv(d->monitor, event, sizeof(event), ZMQ_DONTWAIT);
-        if (kind == ZMQ_EVENT_ACCEPTED) {
-            d->n.connections++;
-            d->n.accepted++;
-        } else if (kind == ZMQ_EVENT_DISCONNECTED) {
-            d->n.connections -= d->n.connections > 0;
-        } else {
-            d->n.failed_handshakes++;
+        if (n < 0)
+            return;
+        if (first && n >= (int)sizeof(kind)) {
+            memcpy(&kind, event, sizeof(kind));
+            count_event(d, kind);
         }
+        first = zmq_getsockopt(d->monitor, ZMQ_RCVMORE, &more, &n_more) != 0 || more == 0;
     }
 }
 

@@ -234,6 +234,16 @@ static void connection_lost(struct weir_client *c, const struct weir_error *why)
     fail_all(c, why);
 }
 
+/* A call of libzmq, again for as long as a signal is why it failed. */
+#define again_if_interrupted(call, ...)           \
+    __extension__({                               \
+        int rc_;                                  \
+        do                                        \
+            rc_ = call(__VA_ARGS__);              \
+        while (rc_ < 0 && errno == EINTR);        \
+        rc_;                                      \
+    })
+
 int client_send(struct weir_client *c, struct weir_error *err)
 {
     if (c->out.n > FRAME_BYTES_MAX) {
@@ -242,8 +252,16 @@ int client_send(struct weir_client *c, struct weir_error *err)
                           FRAME_BYTES_MAX);
         return WEIR_FAILED;
     }
-    if (zmq_send(c->socket, WIRE_SIGNATURE, WIRE_SIGNATURE_BYTES, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
-        zmq_send(c->socket, c->out.at, c->out.n, ZMQ_DONTWAIT) < 0) {
+    zmq_msg_t body; /* its memory is taken before the first frame goes: half a message would be glued to the next one */
+    bool sent = zmq_msg_init_size(&body, c->out.n) == 0;
+    if (sent) {
+        memcpy(zmq_msg_data(&body), c->out.at, c->out.n);
+        sent = again_if_interrupted(zmq_send, c->socket, WIRE_SIGNATURE, WIRE_SIGNATURE_BYTES, ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0 &&
+               again_if_interrupted(zmq_msg_send, &body, c->socket, ZMQ_DONTWAIT) >= 0;
+        if (!sent)
+            zmq_msg_close(&body);
+    }
+    if (!sent) {
         weir_error_format(err, ERR_UNREACHABLE, "", "cannot send: %s", zmq_strerror(errno));
         return WEIR_FAILED;
     }
@@ -259,7 +277,7 @@ static int receive(struct weir_client *c, zmq_msg_t *body, struct weir_error *er
     bool more = true, ours = false;
 
     while (more) {
-        if (zmq_msg_recv(body, c->socket, ZMQ_DONTWAIT) < 0)
+        if (again_if_interrupted(zmq_msg_recv, body, c->socket, ZMQ_DONTWAIT) < 0)
             return WEIR_AGAIN; /* only before the first frame: libzmq hands over whole messages */
         more = zmq_msg_more(body);
         if (more && zmq_msg_size(body) > 0) {

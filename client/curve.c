@@ -3,6 +3,7 @@
  * tcp without keys is refused here, before anything is sent: a broker would say no, but the prompt of a program that connects elsewhere
  * by mistake would be on the wire.  A key for another kind of endpoint is refused when it is given as an option, and ignored when it
  * is in the environment, where it stands for all endpoints. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,6 +79,8 @@ static unsigned read_events(void *monitor)
         int more = 0, n = zmq_recv(monitor, event, sizeof(event), ZMQ_DONTWAIT);
         size_t n_more = sizeof(more);
 
+        if (n < 0 && errno == EINTR)
+            continue;
         if (n < 0)
             return seen;
         if (first && n >= (int)sizeof(kind)) {

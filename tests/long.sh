@@ -79,6 +79,15 @@ soak() {
     make -j"$jobs" WERROR=1 all && /usr/bin/python3 tests/soak.py "${SOAK_MINUTES:-1}" "${SOAK_SEED:-1}"
 }
 
+# Every system call and allocation on the path of a request fails once; every named point of failure is come by.  TORTURE_SECONDS: as
+# many of each as fit (90); "all": all of them.
+torture() {
+    local limit=(--seconds "${TORTURE_SECONDS:-90}" --seed "${SIM_SEED:-1}")
+    [ "${TORTURE_SECONDS:-}" = all ] && limit=()
+    make -j"$jobs" WERROR=1 all tests build/tests/torture/shim.so && make -j"$jobs" CUDA=0 WERROR=1 FAULTS=1 B=build/faults all &&
+        /usr/bin/python3 tests/torture/torture.py "${limit[@]}" && /usr/bin/python3 tests/torture/faults.py "${limit[@]}"
+}
+
 # Every process killed in every state of a job, and a full disk: then the lines are counted.
 jobs_killed() {
     make -j"$jobs" WERROR=1 all && /usr/bin/python3 tests/integration/soak_jobs.py "${JOB_RUNS:-40}" &&
@@ -106,9 +115,9 @@ kubernetes() {
 }
 
 # package and container make a fresh Debian root each: they run by name, or with `make prove`.
-usual="second-compiler thread-sanitizer sanitizers simulator host-store oracles canary jobs soak fuzz services slurm kubernetes"
+usual="second-compiler thread-sanitizer sanitizers simulator host-store oracles canary torture jobs soak fuzz services slurm kubernetes"
 wanted=$*
-export -f sanitized threads second_compiler fuzz simulator soak jobs_killed services host_store oracles canary package container slurm kubernetes
+export -f sanitized threads second_compiler fuzz simulator soak torture jobs_killed services host_store oracles canary package container slurm kubernetes
 export jobs
 #    name             budget_s
 part second-compiler  600  bash -c second_compiler
@@ -118,6 +127,7 @@ part simulator        500  bash -c simulator
 part host-store       300  bash -c host_store
 part oracles          300  bash -c oracles
 part canary           200  bash -c canary
+part torture          420  bash -c torture
 part soak             240  bash -c soak
 part jobs             400  bash -c jobs_killed
 part fuzz             600  bash -c fuzz

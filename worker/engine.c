@@ -104,6 +104,14 @@ static enum status choose_sizes(struct engine *e, const struct engine_options *o
     return st == ST_OK ? choose_kv(e, opt, err) : st;
 }
 
+/* A backend that found no memory need not have said so. */
+static enum status said(enum status st, struct error *err)
+{
+    if (st == ST_NOMEM && err->code == ERR_NONE)
+        error_set(err, ERR_INTERNAL, "device", "out of memory while the backend was prepared");
+    return st;
+}
+
 enum status engine_plan(const struct engine_options *opt, struct engine *e, struct error *err)
 {
     *e = (struct engine){ 0 };
@@ -127,13 +135,13 @@ enum status engine_plan(const struct engine_options *opt, struct engine *e, stru
     st = chat_template_init(e->gguf, &e->chat, err);
     if (st != ST_OK)
         return st;
-    st = choose_sizes(e, opt, err);
+    st = said(choose_sizes(e, opt, err), err);
     if (st != ST_OK && e->choice.may_fall_back) {
         snprintf(e->choice.reason, sizeof(e->choice.reason), "%.250s", err->message);
         *err = (struct error){ 0 };
         e->choice.api = backend_cpu();
         e->choice.may_fall_back = false;
-        st = choose_sizes(e, opt, err);
+        st = said(choose_sizes(e, opt, err), err);
     }
     if (st != ST_OK)
         return st;
@@ -149,7 +157,7 @@ enum status engine_plan(const struct engine_options *opt, struct engine *e, stru
 
 enum status engine_open(struct engine *e, struct error *err)
 {
-    enum status st = e->choice.api->open(e->model, &e->sizes, &e->backend, err);
+    enum status st = said(e->choice.api->open(e->model, &e->sizes, &e->backend, err), err);
     if (st != ST_OK)
         return st;
     e->choice.api->describe(e->backend, &e->info);

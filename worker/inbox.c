@@ -1,6 +1,7 @@
 /* inbox.c - see inbox.h.  The slot is peeked, the record copied, and only then the slot is consumed. */
 #include "inbox.h"
 
+#include "fault.h"
 #include "log.h"
 
 /* Does the record the message names lie in the arena? */
@@ -35,12 +36,15 @@ enum status inbox_next(struct region *region, const struct request_limits *limit
         if (st != ST_OK)
             return st;
         r->session = m.session;
+        FAULT("worker.request_read");
     }
     st = ring_pop(&region->requests, &consumed, 1);
     if (st != ST_OK) {
         request_free(r);
         return ST_CORRUPT; /* it was there when we looked */
     }
+    if (m.type == WORK_START)
+        FAULT("worker.request_taken");
     *ret_kind = m.type == WORK_START ? INBOX_START : m.type == WORK_DRAIN ? INBOX_DRAIN : INBOX_SESSION_END;
     *ret_session = m.session;
     *ret_request = r;

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "fault.h"
 #include "log.h"
 
 _Static_assert(REGION_SLOTS * OUTBOX_SLOTS_A_REQUEST < EVENT_RING_SLOTS / 4, "most of the ring is for tokens");
@@ -61,6 +62,7 @@ static void push(struct outbox *o, struct work_event *e, const void *payload, ui
         o->broken = true;
     }
     o->pushed = true;
+    FAULT("worker.event_pushed");
 }
 
 void outbox_ready(struct outbox *o, bool ready)

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "clock.h"
+#include "fault.h"
 #include "inbox.h"
 #include "log.h"
 
@@ -371,7 +372,11 @@ static enum worker_state step(struct worker *w)
         outbox_flush(&w->outbox);
         worker_report_step(w, began_ns);
     }
+    if (n > 0)
+        FAULT("worker.step_begin");
     enum status st = engine_step(w->engine, plan, w->results);
+    if (n > 0 && FAULT_FAILS("worker.device"))
+        st = ST_SYSTEM;
     if (st != ST_OK) {
         log_error("step_failed", "status=%d entries=%u rows=%u", (int)st, n, plan->plan.n_rows);
         return WORKER_BROKEN;
@@ -384,10 +389,12 @@ static enum worker_state step(struct worker *w)
             return WORKER_BUSY;
         return l.n_running > 0 && slots < EVENT_SLOTS_MAX ? WORKER_STALLED : WORKER_IDLE;
     }
+    FAULT("worker.step_end");
     worker_trace_step(w, plan, began_ns, now_ns);
     for (uint32_t i = 0; i < n; i++)
         if (plan->plan.entries[i].want == WANT_TOKEN)
             deliver(w, plan->sequences[i], &w->results[i], now_ns);
+    FAULT("worker.delivered");
     w->totals.steps++;
     w->totals.step_ns += now_ns - began_ns;
     worker_report_batch(w, n, now_ns - began_ns);
