@@ -33,7 +33,7 @@
 #define SANITIZED 0
 #endif
 
-enum { NOBODY = 65534, DATA_BYTES_MAX = 256 << 20, DESCRIPTORS_MAX = 128 };
+enum { NOBODY = 65534, DATA_BYTES_MAX = 256 << 20, DESCRIPTORS_MAX = 768 /* 10 channels with 64 files of an sftp session each */ };
 
 #if defined(__x86_64__)
 #define OUR_ARCH AUDIT_ARCH_X86_64

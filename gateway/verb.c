@@ -504,6 +504,7 @@ static void help_of_all(FILE *out)
     }
     fprintf(out, "\nJOB is an id, its beginning, a name, or `last`.  `help VERB` tells more.  Every verb "
                  "takes --json.\n"
+                 "Files: `sftp HOST` or `scp FILE HOST:inbox/`; what is put into inbox/ becomes a job, jobs/JOB/ has its files.\n"
                  "Exit codes: 0 ok, 1 some lines failed, 2 usage, 3 not found, 4 refused, 5 pool "
                  "unreachable, 6 job was\n"
                  "cancelled, expired or failed, 7 request failed, 8 internal error, 130 interrupted.\n");

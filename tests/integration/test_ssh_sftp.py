@@ -474,6 +474,13 @@ def test_control_master():
             _, err = p.communicate(b"put %s inbox/m%d.jsonl\nls jobs\n" % (path.encode(), n), timeout=60 * PATIENCE)
             check_eq(p.returncode, 0, "sftp over the master", err)
         check_eq(len(jobs(rig)), 4, "four jobs")
+        sessions = [Sftp(rig, options=("-S", rig.path("control"))) for _ in range(4)]
+        for s in sessions:  # as many files as each may open, all in one process over there
+            for _ in range(64):
+                s.open("jobs/last/input.jsonl", 1)
+        check_eq(sessions[0].open_status("jobs/last/input.jsonl", 1), 4, "the 65th of a session")
+        for s in sessions:
+            check_eq(s.finish(), 0, "exit status")
         master.terminate()
         master.wait()
 
@@ -506,6 +513,10 @@ def test_paramiko():
             f.set_pipelined(True)
             for at in range(0, len(data), 30000):
                 f.write(data[at:at + 30000])
+        small = client.get_transport().open_session(window_size=32768, max_packet_size=4096)
+        small.invoke_subsystem("sftp")
+        with paramiko.SFTPClient(small).open("inbox/q.part", "r") as f:
+            check_eq(f.read(300000), data[:300000], "through a window of 32 KB")
         s.posix_rename("inbox/q.part", "inbox/q.jsonl")
         check_eq(len(jobs(rig)), 2, "renamed")
         client.close()

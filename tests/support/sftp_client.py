@@ -4,8 +4,8 @@ import subprocess
 
 
 class Sftp:
-    def __init__(self, rig, user="alice"):
-        words = rig.ssh_args(user)
+    def __init__(self, rig, user="alice", options=()):
+        words = rig.ssh_args(user, *options)
         self.process = subprocess.Popen(words[:-1] + ["-s", words[-1], "sftp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE)
         self.next_id = 0
