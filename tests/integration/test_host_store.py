@@ -105,6 +105,9 @@ def evicted_blocks_come_back():
         for a, b in zip(want, got):
             same(a, b)
         assert w["evictions"] > 0 and w["store_hits"] > 0, w
+        assert 0 < w["evictions_stored"] <= w["evictions"] and w["eviction_age_ms_mean"] > 0 and 0 < w["hit_rate"] < 1, w
+        user = pool.status()["users"][0]
+        assert 0 < user["hit_rate"] < 1 and user["queue_ms_mean"] >= 0 and user["preemptions"] == 0, user
         assert sum(cached(b) for b in got) > 0
         assert 0 < w["store_blocks"] <= w["store_blocks_max"] and w["store_blocks_max"] * w["block_bytes"] <= 32 << 20, w
 
