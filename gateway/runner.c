@@ -1,7 +1,8 @@
 /* runner.c - which line is next, what becomes of a request's end, and when a job is over.
  *
  * Why a window: the broker shares its queue between all clients, and lines that wait there cannot be cancelled for free or reordered.
- * `job-window` lines are enough to keep all workers' batches full.  Why "whole": job lines need no text before the end, and one message
+ * `job-window` lines are enough to keep all workers' batches full.  Beyond it each user has RUNNER_OWN_SHARE lines of their own: the window may be full of
+ * lines that take minutes, and whose they are is decided when they are sent.  Between users the broker is fair (by tokens), once it has them.  Why "whole": job lines need no text before the end, and one message
  * an answer is cheaper for everybody than one a token.
  *
  * Failures of ours (broker gone or stopping, all queues full) never cost a line: it waits and goes again, for ever.  A worker that is
@@ -48,15 +49,15 @@ enum status runner_init(struct runner *r, struct job_store *store, struct job_fi
                         struct pool_link *link, uint32_t window)
 {
     assert(window > 0 && window <= RUNNER_WINDOW_MAX);
-    *r = (struct runner){ .store = store, .files = files, .link = link, .window = window };
-    r->flights = calloc(window, sizeof *r->flights);
+    *r = (struct runner){ .store = store, .files = files, .link = link, .window = window, .n_flights = window + RUNNER_RESERVE };
+    r->flights = calloc(r->n_flights, sizeof *r->flights);
     r->records = calloc(RUNNER_RECORDS_MAX, sizeof *r->records);
     if (r->flights == NULL || r->records == NULL) {
         free(r->flights);
         free(r->records);
         return ST_NOMEM;
     }
-    for (uint32_t i = 0; i < window; i++)
+    for (uint32_t i = 0; i < r->n_flights; i++)
         r->flights[i].runner = r;
     return ST_OK;
 }
@@ -76,7 +77,7 @@ void runner_deinit(struct runner *r, uint64_t now_ns)
         return;
     r->flush_not_before_ns = 0;
     runner_flush(r, now_ns);
-    for (uint32_t i = 0; i < r->window; i++) {
+    for (uint32_t i = 0; i < r->n_flights; i++) {
         if (r->flights[i].job != NULL)
             land(&r->flights[i]);
     }
@@ -215,7 +216,7 @@ enum status runner_end(struct runner *r, struct job *j, enum job_state how)
     j->version++;
     log_info("job", "id=%s user=%s state=%s", row.id, row.user,
              how == JOB_CANCELLING ? "cancelling" : "expiring");
-    for (uint32_t i = 0; i < r->window; i++) {
+    for (uint32_t i = 0; i < r->n_flights; i++) {
         struct flight *f = &r->flights[i];
         if (f->job != j || f->cancelled)
             continue;
@@ -430,7 +431,7 @@ static enum status send_line(struct runner *r, struct job *j, const struct line_
 
     while (f->job != NULL)
         f++;
-    assert(f < r->flights + r->window);
+    assert(f < r->flights + r->n_flights);
     enum status st = read_line(j, line, &f->parsed, &error);
     if (st != ST_OK && st != ST_INVALID) {
         runner_fail_job(r, j, st == ST_CORRUPT ? "its input file cannot be read" : "out of memory");
@@ -555,12 +556,14 @@ static uint64_t group_flying(const struct runner *r, const struct user *group)
     return n;
 }
 
-/* max-queued: what is over it the broker would refuse, so it waits here. */
+/* The window, beyond which only a user's own share is; and max-queued: what is over it the broker would refuse, so it waits here. */
 static bool has_room(const struct runner *r, const char *user, uint32_t user_flying)
 {
     const struct user *u = r->users != NULL ? users_by_name(r->users, user) : NULL;
     const struct user *group = u != NULL ? users_group_of(r->users, u) : NULL;
 
+    if (r->n_flying >= r->window && user_flying >= RUNNER_OWN_SHARE)
+        return false;
     if (u != NULL && u->max_queued != 0 && user_flying >= u->max_queued)
         return false;
     return group == NULL || group->max_queued == 0 || group_flying(r, group) < group->max_queued;
@@ -651,7 +654,7 @@ static void feed(struct runner *r, uint64_t now_ns)
         j->capped = false;
     if (!r->link->up || now_ns < r->flush_not_before_ns)
         return;
-    for (uint32_t i = 0; i < r->window && r->n_flying < r->window && room_for_records(r); i++) {
+    for (uint32_t i = 0; i < r->n_flights && r->n_flying < r->n_flights && room_for_records(r); i++) {
         if (!feed_one(r, now_ns))
             return;
     }
@@ -759,7 +762,7 @@ int runner_timeout_ms(const struct runner *r, uint64_t now_ns)
             lower(&wait, now_ns + 1000000000, now_ns);
         if (is_ending(j) && (more || j->n_retries > 0 || (j->row.n_held > 0 && is_quiet(j))))
             lower(&wait, r->flush_not_before_ns, now_ns);
-        if (!r->link->up || is_ending(j) || j->capped || r->n_flying == r->window) /* the next answer wakes the loop */
+        if (!r->link->up || is_ending(j) || j->capped || r->n_flying == r->n_flights) /* the next answer wakes the loop */
             continue;
         for (size_t i = 0; i < j->n_retries; i++)
             lower(&wait,

@@ -20,7 +20,9 @@
 #include "weir_batch.h"
 
 enum {
-    RUNNER_WINDOW_MAX = 2048,           /* lines flying at once */
+    RUNNER_WINDOW_MAX = 2048,           /* lines flying at once, */
+    RUNNER_OWN_SHARE = 4,               /* and beyond the window so many of each user who has no more, */
+    RUNNER_RESERVE = 256,               /* in so many slots: who holds the window with long lines keeps nobody out */
     RUNNER_PAGE = 256,                  /* open lines read from the store at once, and fed in the order of their prefixes, */
     RUNNER_PAGE_BYTES = 2 << 20,        /* or fewer when they are long */
     RUNNER_JOBS_MAX = 4096,             /* jobs that have not ended, all users */
@@ -50,7 +52,7 @@ struct job {
     uint32_t n_flying, n_pending;
     uint64_t n_retried;                 /* not in row yet */
     uint64_t last_turn;                 /* runner.turn when it was last fed */
-    bool capped;                        /* its user has as many lines with the broker as max-queued allows */
+    bool capped;                        /* its user has as many lines with the broker as the window or max-queued allows */
     uint64_t feed_not_before_ns;        /* after "busy": of all jobs of that user, nobody else's */
     uint64_t version;                   /* changes with everything a watcher can see */
     char note[JOB_NOTE_BYTES];          /* why it does not go on: "no space on the disk" */
@@ -66,8 +68,8 @@ struct runner {
     const struct users *users;          /* for max-queued of users and groups; NULL: no limits */
     struct job *jobs;                   /* in the order of their sequence numbers */
     size_t n_jobs;
-    struct flight *flights;             /* [window] */
-    uint32_t window, n_flying;
+    struct flight *flights;             /* [n_flights]: the window and the reserve */
+    uint32_t window, n_flights, n_flying;
     struct record *records;             /* [RUNNER_RECORDS_MAX] not committed yet, oldest first */
     size_t n_records, record_bytes;
     uint64_t oldest_record_ns;

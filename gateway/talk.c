@@ -192,10 +192,8 @@ static void stop_stream(struct talk *t)
     t->stream_fd = -1;
 }
 
-void talk_fail(struct talk *t, const struct error *err)
+void talk_fail_as(struct talk *t, const struct error *err, enum exit_code code)
 {
-    enum exit_code code = verb_exit_of(err->code);
-
     if (t->finished)
         return;
     stop_stream(t);
@@ -211,6 +209,11 @@ void talk_fail(struct talk *t, const struct error *err)
     talk_print_error(t, "weir: %s: %s%s%s%s\n", error_code_name(err->code), err->message,
                      err->param[0] ? " (" : "", err->param, err->param[0] ? ")" : "");
     talk_finish(t, code);
+}
+
+void talk_fail(struct talk *t, const struct error *err)
+{
+    talk_fail_as(t, err, verb_exit_of(err->code));
 }
 
 void talk_stream(struct talk *t, int fd, uint64_t from, uint64_t end)
@@ -514,8 +517,9 @@ static void start(struct talk *t)
     }
     if (command_line_split(span_str(command), &t->line, &err) != ST_OK ||
         verb_parse(&t->line, &t->call, &err) != ST_OK) {
-        talk_print_error(t, "weir: %s: %s\n", error_code_name(err.code), err.message);
-        talk_finish(t, EXIT_USAGE);
+        for (size_t i = 0; i < t->line.n; i++) /* what is wrong is told as it was asked for */
+            t->call.has[OPT_JSON] = t->call.has[OPT_JSON] || strcmp(t->line.words[i], "--json") == 0;
+        talk_fail_as(t, &err, EXIT_USAGE);
         return;
     }
     t->handler = verb_handler_of(t->call.verb->id);

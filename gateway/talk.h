@@ -116,6 +116,7 @@ bool talk_keep_early(struct talk *t, struct span data);
 void talk_finish(struct talk *t, enum exit_code code);
 /* Print an error as `weir: code: message (param)`, or as JSON with --json, and finish with its exit code. */
 void talk_fail(struct talk *t, const struct error *err);
+void talk_fail_as(struct talk *t, const struct error *err, enum exit_code code);
 
 /* Whatever is open with (b) ends; a reply that is on its way is dropped. */
 void talk_stop(struct talk *t);

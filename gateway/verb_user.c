@@ -114,8 +114,7 @@ static void start_keys(struct talk *t)
             &err, ERR_INVALID_REQUEST, NULL,
             "`keys`, `keys list`, `keys add 'KEY'` (one line of a .pub file, in quotes) or `keys remove "
             "FINGERPRINT`");
-        talk_print_error(t, "weir: %s\n", err.message);
-        talk_finish(t, EXIT_USAGE);
+        talk_fail_as(t, &err, EXIT_USAGE);
     } else if (add && !key_can_be_read(t->call.args[1])) {
         error_set(&err, ERR_INVALID_PARAMETER, "key",
                   "this is not a public key that the server can use: \"ssh-ed25519 AAAA... comment\", "

@@ -305,6 +305,26 @@ def test_users_share_the_window():
 
 
 
+def test_a_window_full_of_long_lines_keeps_nobody_out():
+    with Rig() as rig:
+        for name in ("alice", "bob", "carol"):
+            rig.add_user(name)
+        rig.start("--job-window", "8")
+        huge = rig.submit("".join('{"prompt": "!hold %d"}\n' % n for n in range(5000)))
+        wait_until(lambda: rig.json("status --json " + huge)["running"] == 8, 30, "the window is full of lines that never end")
+        for name in ("bob", "carol"):
+            job = rig.submit([{"prompt": "x%d" % n} for n in range(30)], user=name)
+            check_eq(rig.ssh("wait " + job, user=name).returncode, 0, name)
+        job = rig.submit([{"prompt": "!hold"} for _ in range(30)], user="bob")
+        wait_until(lambda: rig.json("status --json " + job, user="bob")["running"] == 4, 10, "four of one's own beyond it")
+        status = rig.json("status --json " + huge)
+        check_eq((status["running"], status["request_counts"]["completed"]), (8, 0), "nothing of alice's had to end for that")
+        check_eq(rig.json("status --json " + job, user="bob")["running"], 4, "and no more")
+        rig.ok("cancel " + job, user="bob")
+        rig.ok("cancel " + huge)
+        check_eq(rig.ssh("wait " + huge, timeout=120).returncode, 6, "cancelled")
+
+
 def test_lines_with_one_prefix_are_fed_together():
     with Rig() as rig:
         rig.add_user("alice")

@@ -195,6 +195,69 @@ def test_how_long_it_will_take():
         check_eq(rig.json("status --json " + held)["lines_ahead"], 0, "an ended one waits for nothing")
 
 
+def test_every_verb_has_json_and_exit_codes_that_say_what_happened():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.make_key("spare")
+        spare = open(rig.path("spare.pub")).read().strip()
+        fingerprint = subprocess.run(["ssh-keygen", "-lf", rig.path("spare.pub")], capture_output=True, text=True).stdout.split()[1]
+        rig.start()
+        line, bad, hold = '{"prompt": "x"}\n', '{"prompt": "!fail context_overflow"}\n', '{"prompt": "!hold"}\n'
+        rig.ssh("run --name good", line)
+        rig.ssh("run --name half", line + bad)
+        rig.ssh("submit --name stopped", hold)
+        rig.ok("cancel stopped")
+        rig.ssh("wait stopped")
+        rig.ssh("submit --name open", hold)
+        # verb: words, standard input, exit code; the codes of docs/jobs.md.  In this order: some change what the next ones see.
+        calls = [("help", "", "", 0), ("help", "ask", "", 0), ("help", "nothing", "", 3), ("help", "a b", "", 2),
+                 ("ask", "hi", "", 0), ("ask", "'!fail context_overflow'", "", 4), ("ask", "'!fail deadline_exceeded'", "", 7),
+                 ("ask", "'!fail no_worker'", "", 5), ("ask", "'!fail internal_error'", "", 8), ("ask", "--model no hi", "", 4), ("ask", "--top-p 2 hi", "", 2),
+                 ("ask", "-", "", 4),
+                 ("chat", "hi", "", 0), ("chat", "", "hi\nyou\n", 0), ("chat", "'!fail no_worker'", "", 5), ("chat", "", "!fail no_worker\nhi\n", 5),
+                 ("chat", "--seed x", "", 2),
+                 ("submit", "", line, 0), ("submit", "", "", 4), ("submit", "", '{"id":"a","prompt":"x"}\n' * 2, 4), ("submit", "more", line, 2),
+                 ("submit", "--check", line, 0), ("submit", "--check", "{\n", 1), ("submit", "--reuse nothing", line, 3),
+                 ("run", "", line, 0), ("run", "", bad, 1), ("run", "", "", 4), ("run", "--prio high", line, 2),
+                 ("status", "good", "", 0), ("status", "half", "", 0), ("status", "nothing", "", 3), ("status", "a b", "", 2),
+                 ("list", "", "", 0), ("list", "--state completed", "", 0), ("list", "--state done", "", 4), ("list", "good", "", 2),
+                 ("watch", "good", "", 0), ("watch", "half", "", 1), ("watch", "stopped", "", 6), ("watch", "nothing", "", 3), ("watch", "--all", "", 2),
+                 ("wait", "good", "", 0), ("wait", "half", "", 1), ("wait", "stopped", "", 6), ("wait", "nothing", "", 3), ("wait", "--follow", "", 2),
+                 ("results", "good", "", 0), ("results", "half", "", 0), ("results", "--follow half", "", 1), ("results", "--follow stopped", "", 6),
+                 ("results", "--ordered good", "", 0), ("results", "--flat good", "", 0), ("results", "nothing", "", 3), ("results", "--join good", "", 4),
+                 ("errors", "half", "", 0), ("errors", "good", "", 0), ("errors", "--follow half", "", 1), ("errors", "nothing", "", 3), ("errors", "--csv", "", 2),
+                 ("release", "open", "", 4), ("release", "nothing", "", 3), ("release", "", "", 2),
+                 ("cancel", "nothing", "", 3), ("cancel", "", "", 2), ("delete", "open", "", 4), ("delete", "nothing", "", 3), ("delete", "", "", 2),
+                 ("cancel", "open", "", 0), ("wait", "open", "", 6),
+                 ("retry", "good", "", 4), ("retry", "nothing", "", 3), ("retry", "", "", 2), ("retry", "half", "", 0), ("wait", "half", "", 1),
+                 ("delete", "stopped", "", 0), ("usage", "", "", 0), ("usage", "now", "", 2),
+                 ("keys", "", "", 0), ("keys", "list", "", 0), ("keys", "add '%s'" % spare, "", 0), ("keys", "add '%s'" % spare, "", 4),
+                 ("keys", "remove " + fingerprint, "", 0), ("keys", "remove " + fingerprint, "", 3), ("keys", "burn", "", 2),
+                 ("models", "", "", 0), ("models", "all", "", 2), ("pool", "", "", 0), ("pool", "all", "", 2), ("top", "", "", 0), ("top", "all", "", 2),
+                 ("tokenize", "hi", "", 0), ("tokenize", "", "hi", 0), ("tokenize", "--seed 1 hi", "", 2),
+                 ("whoami", "", "", 0), ("whoami", "now", "", 2), ("version", "", "", 0), ("version", "now", "", 2)]
+        listed = [x.split()[0] for x in rig.ok("help").decode().splitlines() if x.startswith("  ") and x[2] != " "]
+        check_eq(sorted(set(c[0] for c in calls)), sorted(listed), "every verb of `help` is tried")
+        options = ("-o", "ControlMaster=auto", "-o", "ControlPath=" + rig.path("mux"), "-o", "ControlPersist=60")
+        try:
+            for verb, words, data, code in calls:
+                what = "%s --json %s" % (verb, words)
+                out = rig.ssh(what, data, options=options)
+                check_eq(out.returncode, code, what, out.stdout, out.stderr)
+                for text in out.stdout.decode().splitlines():
+                    check(isinstance(json.loads(text), dict), what, "prints objects:", text)
+                check(out.stdout or verb in ("results", "errors", "run", "watch", "wait"), what, "prints something")
+                if code > 1 and code != 6:
+                    check(b'"error"' in out.stdout and out.stderr.startswith(b"weir: "), what, "names the error on both:", out.stdout, out.stderr)
+                check((code == 0 and verb != "run") <= (out.stderr == b""), what, "is silent when all is well:", out.stderr)
+        finally:
+            subprocess.run(rig.ssh_args("alice", "-O", "exit", *options), capture_output=True)
+        rig.stop_broker()
+        wait_until(lambda: rig.ssh("models").returncode == 5, 10, "without a broker")
+        for verb, words in (("ask", "hi"), ("models", ""), ("pool", ""), ("top", ""), ("tokenize", "hi"), ("chat", "hi")):
+            check_eq(rig.ssh("%s %s" % (verb, words)).returncode, 5, verb, "without a broker")
+
+
 def test_usage_counts_what_was_used():
     with Rig() as rig:
         rig.add_user("alice")
