@@ -25,6 +25,8 @@ const struct config_key options_keys[] = {
     { .name = "kv-bytes", .type = CONFIG_BYTES, .value = "BYTES", .min = 1 << 20, .max = 1e15,
       .help = "KV cache of one worker; default: on CPUs a quarter of the available memory, at most 1 GiB, shared out to the workers; on a "
               "GPU most of what is free there, shared out to the workers on it" },
+    { .name = "fast-prefill", .type = CONFIG_BOOL,
+      .help = "workers on GPUs read prompts by cuBLASLt: faster, an arithmetic (system_fingerprint) of its own; a CPU worker refuses" },
     { .name = "host-store-bytes", .type = CONFIG_BYTES, .value = "BYTES", .max = 1e15,
       .help = "shared memory for KV blocks that left the cache, of all workers; 0: none; default: an eighth of the available "
               "memory, at most 2 GiB" },
@@ -162,6 +164,7 @@ static enum status read_workers(struct options *o, struct error *err)
     }
     uint32_t cpus = machine_cpus(), share = n_cpu > 0 ? cpus / n_cpu : cpus;
     o->threads = config_is_set(o->config, "threads") ? (uint32_t)config_u64(o->config, "threads") : share > 0 ? share : 1;
+    o->fast_prefill = config_bool(o->config, "fast-prefill");
     o->kv_bytes_given = config_is_set(o->config, "kv-bytes");
     if (o->kv_bytes_given) {
         o->kv_bytes = config_u64(o->config, "kv-bytes");

@@ -106,7 +106,9 @@ static enum status spawn(struct worker *w, const struct supervisor_options *o)
     char threads[ARGUMENT_BYTES], kv_bytes[ARGUMENT_BYTES], share[ARGUMENT_BYTES];
     char *argv[] = { (char *)"weir-worker", (char *)"--model", (char *)o->model_paths[w->model],
                      (char *)"--device", (char *)w->device, (char *)"--threads", threads,
-                     (char *)(o->kv_bytes_given ? "--kv-bytes" : "--cpu-kv-bytes"), kv_bytes, (char *)"--device-share", share, (char *)"--log-level", (char *)o->log_level, NULL };
+                     (char *)(o->kv_bytes_given ? "--kv-bytes" : "--cpu-kv-bytes"), kv_bytes,
+                     (char *)"--device-share", share, (char *)"--log-level", (char *)o->log_level,
+                     o->fast_prefill ? (char *)"--fast-prefill" : NULL, NULL };
     int fds[N_FDS_MAX] = { w->link.memory, w->link.bells[0], w->link.bells[1], w->link.control[1] };
     uint32_t n_fds = REGION_FD_STORE - REGION_FD_MEMORY;
     pid_t parent = getpid();

@@ -85,6 +85,7 @@ struct supervisor_options {
     uint32_t threads;
     uint64_t kv_bytes;
     bool kv_bytes_given;      /* else only for a worker that finds itself on a CPU */
+    bool fast_prefill;
     uint64_t start_ns_max;     /* READY must come within */
     uint64_t hang_ns_max;      /* a worker with work must show life within */
     uint64_t boot_id;

@@ -9,7 +9,8 @@
  * in order.  A plan and everything it points to stays unchanged until its wait returned.
  *
  * Promise (numerics): within one numerics_id the logits of a row depend only on the tokens before it: not on the other
- * entries, the way a prompt was cut into chunks, the number of threads, or where its prefix came from.
+ * entries, the way a prompt was cut into chunks, the number of threads, or where its prefix came from.  With fast_prefill
+ * (an id of its own) they also depend on which tokens came in chunks of 64 and more.
  *
  * Threads: all calls from one thread.  Errors: open() explains itself in *err; a device that fails inside a step gives
  * ST_SYSTEM, after which only close() is allowed and the worker ends. */
@@ -22,7 +23,7 @@
 #include "sampling.h"
 #include "status.h"
 
-enum { BACKEND_ABI = 1, BACKEND_STEPS_MAX = 2, NUMERICS_ID_BYTES = 48 };
+enum { BACKEND_ABI = 2, BACKEND_STEPS_MAX = 2, NUMERICS_ID_BYTES = 48 };
 
 enum kv_type { KV_F16, KV_Q8 };
 
@@ -36,6 +37,7 @@ struct backend_options {
     uint32_t max_seqs;       /* B: entries of the largest plan, 1 .. SEQS_MAX */
     uint32_t context_tokens; /* longest sequence that will be asked for */
     bool pin_threads;
+    bool fast_prefill;       /* prompts by a library's matrix products on rounded weights; see Promise */
 };
 
 /* What open() would take or has taken; all in bytes. */
@@ -135,6 +137,11 @@ struct backend_api {
      * it, so the blocks it names may be handed on at once; `host` stays with it until it is done. */
     enum status (*copy_submit)(struct backend *b, const struct block_copy *c, backend_ticket *ret_ticket);
     enum status (*copy_poll)(struct backend *b, backend_ticket t); /* ST_OK done, ST_AGAIN, ST_SYSTEM */
+    /* Host memory that copies will go to and come from: a device then reaches it without a detour, and steps go on meanwhile.
+     * (Copies of other memory work too, only slower.)  ST_OK, also where it makes no difference; ST_UNSUPPORTED: the device
+     * cannot, copies are as before.  Memory that was registered is to be given back, its copies done, before it goes or close. */
+    enum status (*register_host)(struct backend *b, void *at, size_t bytes);
+    void (*unregister_host)(struct backend *b, void *at);
 };
 
 const struct backend_api *backend_cpu(void);

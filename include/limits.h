@@ -50,7 +50,7 @@ enum {
     EVENT_SLOTS_MAX = 512,         /* ring slots of one event with its continuation */
 
     /* worker */
-    SEQS_MAX = 128,                /* sequences in one step */
+    SEQS_MAX = 512,                /* sequences in one step */
     PLAN_TOKENS_MAX = 2048,        /* rows in one step: the largest token budget */
     CONTEXT_TOKENS_MAX = 1 << 17,
     PIECE_BYTES_MAX = 512,         /* bytes one token stands for */

@@ -2,7 +2,10 @@
  *
  * A save is submitted and looked at again at the next step (on the CPU backend it is done at once).  A load must have a buffer
  * that stays untouched until the device has read it; there are a few, used in turn, and who finds the next one busy waits: that is
- * a fraction of a millisecond, and the step that follows would wait for the same copies anyway. */
+ * a fraction of a millisecond, and the step that follows would wait for the same copies anyway.
+ *
+ * Buffers and the store's payloads are registered with the device, so that copies run beside steps; where it refuses, they are
+ * only slower. */
 #include "block_mover.h"
 
 #include <assert.h>
@@ -12,7 +15,7 @@
 
 #include "log.h"
 
-enum { SAVES_MAX = 64, BUFFERS = 8, LINE = 64 };
+enum { SAVES_MAX = 64, BUFFERS = 8, LINE = 64, PAGE = 4096 };
 static const uint64_t save_bytes_default = 8 << 20, load_bytes_default = 64 << 20;
 
 struct save {
@@ -35,6 +38,7 @@ struct block_mover {
     struct buffer buffers[BUFFERS];
     uint32_t next_buffer;
     uint8_t *memory;
+    void *registered[2];             /* buffers, store; NULL where it was refused */
     bool failed;
 };
 
@@ -136,6 +140,16 @@ static enum shelf_answer save(void *ctx, const struct block_name *name, uint32_t
     return SHELF_YES;
 }
 
+static void *register_memory(const struct block_mover *m, const char *what, void *at, size_t bytes)
+{
+    if (bytes == 0)
+        return NULL;
+    if (m->opt.api->register_host(m->opt.backend, at, bytes) == ST_OK)
+        return at;
+    log_warn("copies_are_slow", "what=%s bytes=%zu reason=not_registered_with_the_device", what, bytes);
+    return NULL;
+}
+
 enum status block_mover_new(const struct block_mover_options *opt, struct block_mover **ret_mover)
 {
     struct block_mover *m = calloc(1, sizeof(*m));
@@ -148,13 +162,17 @@ enum status block_mover_new(const struct block_mover_options *opt, struct block_
         m->opt.save_bytes_max = save_bytes_default;
     if (m->opt.load_bytes_max == 0)
         m->opt.load_bytes_max = load_bytes_default;
-    m->memory = aligned_alloc(LINE, BUFFERS * stride);
+    m->memory = aligned_alloc(PAGE, (BUFFERS * stride + PAGE - 1) / PAGE * PAGE); /* no other memory in its pages */
     if (m->memory == NULL) {
         free(m);
         return ST_NOMEM;
     }
     for (uint32_t i = 0; i < BUFFERS; i++)
         m->buffers[i].at = m->memory + i * stride;
+    size_t store_bytes;
+    void *store = host_store_memory(m->opt.store, &store_bytes);
+    m->registered[0] = register_memory(m, "buffers", m->memory, BUFFERS * stride);
+    m->registered[1] = register_memory(m, "store", store, store_bytes);
     m->shelf = (struct block_shelf){ .ctx = m, .secret = host_store_secret(opt->store), .find = find, .load = load, .save = save };
     *ret_mover = m;
     return ST_OK;
@@ -169,6 +187,9 @@ void block_mover_free(struct block_mover *m)
             sched_yield();
     for (finish_saves(m); m->n_saves > 0 && !m->failed; finish_saves(m))
         sched_yield();
+    for (int i = 0; i < 2; i++)
+        if (m->registered[i] != NULL)
+            m->opt.api->unregister_host(m->opt.backend, m->registered[i]);
     free(m->memory);
     free(m);
 }

@@ -99,6 +99,7 @@ static enum status choose_sizes(struct engine *e, const struct engine_options *o
         .max_rows = opt->max_rows,
         .max_seqs = opt->max_seqs,
         .pin_threads = opt->pin_threads,
+        .fast_prefill = opt->fast_prefill,
     };
     enum status st = choose_context(e, opt, err);
     return st == ST_OK ? choose_kv(e, opt, err) : st;

@@ -29,6 +29,7 @@ struct engine_options {
     uint32_t max_seqs;
     uint32_t max_rows;
     bool pin_threads;
+    bool fast_prefill;         /* backend.h; refused by the CPU backend */
 };
 
 struct engine {

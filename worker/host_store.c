@@ -65,6 +65,14 @@ static uint8_t *own_payload(const struct host_store *hs, uint32_t slot)
     return hs->own + hs->views[0].g.payload_at + (uint64_t)slot * hs->views[0].g.slot_bytes;
 }
 
+void *host_store_memory(struct host_store *hs, size_t *ret_bytes)
+{
+    const struct store_geometry *g = &hs->views[0].g;
+
+    *ret_bytes = hs->own == NULL ? 0 : (size_t)g->n_slots * g->slot_bytes;
+    return hs->own == NULL ? NULL : hs->own + g->payload_at;
+}
+
 /* --- lists, in private memory ----------------------------------------------------------------- */
 
 static void lru_append(struct host_store *hs, uint32_t slot)

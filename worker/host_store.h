@@ -24,6 +24,7 @@
 #define HOST_STORE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "block_name.h"
@@ -51,6 +52,9 @@ struct host_store; /* opaque */
  * ST_NOMEM (also: the machine cannot give the partition its memory), ST_SYSTEM. */
 MUST_CHECK enum status host_store_new(const struct host_store_options *opt, struct host_store **ret_store);
 void host_store_free(struct host_store *hs); /* NULL is fine; the blocks stay for the next life */
+
+/* The memory payloads of the own partition lie in; *ret_bytes is 0 when there is none. */
+void *host_store_memory(struct host_store *hs, size_t *ret_bytes);
 
 /* What keys the names of blocks. */
 struct block_secret host_store_secret(const struct host_store *hs);

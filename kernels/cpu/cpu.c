@@ -31,6 +31,10 @@ static enum status fill_options(const struct model *m, const struct backend_opti
                   f.n_threads, THREADS_MAX, f.max_rows, PLAN_TOKENS_MAX, f.max_seqs, SEQS_MAX, f.context_tokens, CONTEXT_TOKENS_MAX);
         return ST_UNSUPPORTED;
     }
+    if (f.fast_prefill) {
+        error_set(err, ERR_INVALID_PARAMETER, "--fast-prefill", "fast prefill is the CUDA backend's: the CPU backend computes everything exactly");
+        return ST_UNSUPPORTED;
+    }
     *ret_options = f;
     return ST_OK;
 }
@@ -326,6 +330,17 @@ static enum status cpu_copy_poll(struct backend *b, backend_ticket t)
     return b->n_queued > 0 && b->queue[0].ticket <= t ? ST_AGAIN : ST_OK;
 }
 
+static enum status cpu_register_host(struct backend *b, void *at, size_t bytes)
+{
+    (void)b, (void)at, (void)bytes;
+    return ST_OK;
+}
+
+static void cpu_unregister_host(struct backend *b, void *at)
+{
+    (void)b, (void)at;
+}
+
 const struct backend_api *backend_cpu(void)
 {
     static struct backend_api api = {
@@ -341,6 +356,8 @@ const struct backend_api *backend_cpu(void)
         .step_wait = cpu_step_wait,
         .copy_submit = cpu_copy_submit,
         .copy_poll = cpu_copy_poll,
+        .register_host = cpu_register_host,
+        .unregister_host = cpu_unregister_host,
     };
 
     api.build_id = version_build_id();

@@ -57,7 +57,7 @@ static enum status measure(const struct model *m, const struct backend_options *
     b->m = m;
     st = fill_options(m, o, &b->options, err);
     if (st == ST_OK)
-        st = device_open(b->options.device, &b->device, err);
+        st = device_open(b->options.device, b->options.fast_prefill, &b->device, err);
     if (st == ST_OK)
         st = cuda_layout_weights(b, &weights, err);
     if (st != ST_OK)
@@ -77,6 +77,9 @@ static enum status measure(const struct model *m, const struct backend_options *
     b->memory = (struct memory_plan){ .weights = weights.used, .kv = (uint64_t)b->options.n_blocks * b->kv.block_bytes,
                                       .scratch = scratch.used, .available = b->device.available, .device_bytes = b->device.total,
                                       .n_blocks = b->options.n_blocks, .block_bytes = (uint32_t)b->kv.block_bytes };
+    b->weight_bytes = b->memory.weights;
+    cuda_fast_size(b);
+    b->memory.weights += b->wide_bytes;
     b->memory.total = b->memory.weights + b->memory.kv + b->memory.scratch;
     *ret_backend = b;
     return ST_OK;
@@ -140,6 +143,8 @@ static void backend_close(struct backend *b)
     device_drop(b->weights_at);
     device_drop(b->kv_at);
     device_drop(b->scratch_at);
+    device_drop(b->wide_at);
+    matmul_close(b->matmul);
     free_sizes(b);
 }
 
@@ -166,18 +171,22 @@ static enum status make_streams(struct backend *b)
 
 static enum status take_memory(struct backend *b, struct error *err)
 {
-    b->weights_at = device_take(b->memory.weights);
+    b->weights_at = device_take(b->weight_bytes);
     b->kv_at = device_take(b->memory.kv);
     b->scratch_at = device_take(b->memory.scratch);
     b->block_ticket = calloc(b->options.n_blocks, sizeof(*b->block_ticket));
-    if (b->weights_at == NULL || b->kv_at == NULL || b->scratch_at == NULL || b->block_ticket == NULL)
+    if (b->wide_bytes > 0)
+        b->wide_at = device_take(b->wide_bytes);
+    if (b->weights_at == NULL || b->kv_at == NULL || b->scratch_at == NULL || b->block_ticket == NULL ||
+        (b->wide_bytes > 0 && b->wide_at == NULL))
         return ST_NOMEM;
     struct cuda_arena weights = { .base = b->weights_at }, scratch = { .base = b->scratch_at };
     enum status st = cuda_layout_weights(b, &weights, err);
-    assert(st == ST_OK && weights.used == b->memory.weights);
+    assert(st == ST_OK && weights.used == b->weight_bytes);
     cuda_layout_kv(b);
     cuda_layout_scratch(b, &scratch);
     assert(scratch.used == b->memory.scratch);
+    cuda_fast_place(b);
     return ST_OK;
 }
 
@@ -190,9 +199,12 @@ static enum status clear(struct backend *b)
 
     if (st == ST_OK)
         st = device_zero(b->s.attention_counters, (size_t)rows * b->m->n_kv_heads * b->head_sets * sizeof(uint32_t), b->compute);
-    for (int i = 0; i < 3 && st == ST_OK; i++)
+    for (int i = 0; i < 3 && st == ST_OK; i++) {
         if (in[i]->f32 != NULL)
             st = device_zero(in[i]->f32, (size_t)rows * in[i]->f32_stride * sizeof(float), b->compute);
+        if (st == ST_OK && in[i]->bf16 != NULL)
+            st = device_zero(in[i]->bf16, (size_t)rows * in[i]->f32_stride * sizeof(uint16_t), b->compute);
+    }
     return st;
 }
 
@@ -214,13 +226,17 @@ static enum status backend_open(const struct model *m, const struct backend_opti
         st = clear(b);
     if (st == ST_OK)
         st = cuda_load(b);
+    *err = (struct error){ 0 };
+    if (st == ST_OK)
+        st = cuda_fast_open(b, err);
     if (st == ST_OK)
         st = cuda_record_graphs(b);
-    if (st != ST_OK) {
+    if (st != ST_OK && err->code == ERR_NONE) {
         error_set(err, ERR_INTERNAL, "device", "cannot prepare %s: %s", b->device.name,
                   st == ST_SYSTEM ? device_error() : status_text(st));
-        goto out;
     }
+    if (st != ST_OK)
+        goto out;
     *ret_backend = b;
     b = NULL;
 out:
@@ -235,12 +251,22 @@ static void describe(const struct backend *b, struct backend_info *ret_info)
         uint32_t arithmetic, kv_type;
         char backend[8];
     } id = { { b->m->fingerprint[0], b->m->fingerprint[1] }, CUDA_ARITHMETIC_VERSION, (uint32_t)b->options.kv_type, "cuda" };
-    const XXH128_hash_t h = XXH3_128bits(&id, sizeof(id));
+    XXH128_hash_t h = XXH3_128bits(&id, sizeof(id));
 
+    if (b->matmul != NULL) { /* the library chooses algorithms by its version and the device */
+        struct {
+            XXH128_hash_t exact;
+            uint64_t version;
+            char device[64];
+            int32_t capability[2];
+        } fast = { h, matmul_version(b->matmul), { 0 }, { b->device.major, b->device.minor } };
+        memcpy(fast.device, b->device.name, sizeof(fast.device));
+        h = XXH3_128bits(&fast, sizeof(fast));
+    }
     memset(ret_info, 0, sizeof(*ret_info));
     snprintf(ret_info->device, sizeof(ret_info->device), "cuda:%u %.48s", b->options.device, b->device.name);
-    snprintf(ret_info->numerics_id, sizeof(ret_info->numerics_id), "cuda%d-%016" PRIx64 "%016" PRIx64, CUDA_ARITHMETIC_VERSION,
-             (uint64_t)h.high64, (uint64_t)h.low64);
+    snprintf(ret_info->numerics_id, sizeof(ret_info->numerics_id), "cuda%d%s-%016" PRIx64 "%016" PRIx64, CUDA_ARITHMETIC_VERSION,
+             b->matmul != NULL ? "fast" : "", (uint64_t)h.high64, (uint64_t)h.low64);
     ret_info->memory = b->memory;
     ret_info->n_threads = 1;
 }
@@ -412,6 +438,17 @@ static enum status copy_poll(struct backend *b, backend_ticket t)
     return broken(b, st, "copy");
 }
 
+static enum status register_host(struct backend *b, void *at, size_t bytes)
+{
+    return b->broken ? ST_UNSUPPORTED : device_register_host(at, bytes);
+}
+
+static void unregister_host(struct backend *b, void *at)
+{
+    (void)b;
+    device_unregister_host(at);
+}
+
 __attribute__((visibility("default"))) const struct backend_api *backend_cuda(void)
 {
     static struct backend_api api = {
@@ -427,6 +464,8 @@ __attribute__((visibility("default"))) const struct backend_api *backend_cuda(vo
         .step_wait = step_wait,
         .copy_submit = copy_submit,
         .copy_poll = copy_poll,
+        .register_host = register_host,
+        .unregister_host = unregister_host,
     };
 
     api.build_id = version_build_id();

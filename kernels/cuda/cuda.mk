@@ -2,14 +2,16 @@
 #
 #   make cuda                          build it (by default with everything else, where nvcc is found)
 #   make CUDA=0                        without it (so are builds with sanitizers: the emulation has its own)
-#   make cuda CUDA_ARCHS="80 86 89 90 100"      for more devices; the last also as PTX, for newer ones
+#   make cuda RELEASE=1                for sm_80, 86, 89, 90 and 100; without it for sm_80 and sm_90
+#   make cuda CUDA_ARCHS="90"          for others; the last is also there as PTX, for newer ones
 #
 # Options that matter: --fmad=false (a product and a sum are rounded one by one, as on the CPU; fmaf is explicit), the errors
 # that insist on launch bounds and streams, and ptxas' refusal of spills (resources.sh looks at the rest).
 
 NVCC       ?= nvcc
 CUDA       ?= $(if $(SAN),0,$(if $(shell command -v $(NVCC) 2>/dev/null),1,0))
-CUDA_ARCHS ?= 80 90
+RELEASE    ?= 0
+CUDA_ARCHS ?= $(if $(filter 1,$(RELEASE)),80 86 89 90 100,80 90)
 CUDA_LIB   ?= $(shell dirname $$(dirname $$(readlink -f $$(command -v $(NVCC) 2>/dev/null) 2>/dev/null) 2>/dev/null) 2>/dev/null)/lib64
 
 CUDA_PLUGIN  := $(B)/bin/libweir_cuda.so

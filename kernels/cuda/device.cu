@@ -25,6 +25,12 @@ enum status device_failed(const char *what, int error)
     return check(what, (cudaError_t)error);
 }
 
+enum status device_failed_text(const char *text)
+{
+    snprintf(last_error, sizeof(last_error), "%s", text);
+    return ST_SYSTEM;
+}
+
 const char *device_error(void)
 {
     return last_error;
@@ -62,15 +68,16 @@ static enum status no_device(struct error *err, uint32_t ordinal, int n)
     return driver != 0 && driver / 1000 < runtime / 1000 ? ST_UNSUPPORTED : ST_NOT_FOUND;
 }
 
-enum status device_open(uint32_t ordinal, struct device_properties *ret_properties, struct error *err)
+enum status device_open(uint32_t ordinal, bool with_libraries, struct device_properties *ret_properties, struct error *err)
 {
     struct device_properties p = {};
     cudaDeviceProp properties;
     size_t available = 0, total = 0;
     int n = 0;
 
-    /* All kernels now, not at their first launch; and nothing compiled here, so no cache of it on disk. */
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    /* All kernels now, not at their first launch (of a library that has thousands: only those that are used); and nothing
+     * compiled here, so no cache of it on disk. */
+    setenv("CUDA_MODULE_LOADING", with_libraries ? "LAZY" : "EAGER", 0);
     setenv("CUDA_CACHE_DISABLE", "1", 0);
     if (cudaGetDeviceCount(&n) != cudaSuccess || ordinal >= (uint32_t)n)
         return no_device(err, ordinal, n);
@@ -121,6 +128,20 @@ void *device_take_host(size_t bytes)
 void device_drop_host(void *at)
 {
     cudaFreeHost(at);
+}
+
+enum status device_register_host(void *at, size_t bytes)
+{
+    const cudaError_t error = cudaHostRegister(at, bytes, cudaHostRegisterDefault);
+
+    if (error != cudaSuccess)
+        cudaGetLastError(); /* no step failed */
+    return check("cudaHostRegister", error) == ST_OK ? ST_OK : ST_UNSUPPORTED;
+}
+
+void device_unregister_host(void *at)
+{
+    cudaHostUnregister(at);
 }
 
 void device_guard(void *, size_t)

@@ -28,9 +28,9 @@ typedef struct device_stream_tag *device_stream;
 typedef struct device_event_tag *device_event;
 typedef struct device_graph_tag *device_graph;
 
-/* Take device `ordinal` for this process.  ST_OK; ST_NOT_FOUND (no driver, none of that number: *err says which);
+/* Take device `ordinal` for this process; with_libraries: others' kernels are going to be loaded too.  ST_OK; ST_NOT_FOUND (no driver, none of that number: *err says which);
  * ST_UNSUPPORTED (a driver or a device too old); ST_SYSTEM. */
-MUST_CHECK enum status device_open(uint32_t ordinal, struct device_properties *ret_properties, struct error *err);
+MUST_CHECK enum status device_open(uint32_t ordinal, bool with_libraries, struct device_properties *ret_properties, struct error *err);
 /* What the last ST_SYSTEM was about, e.g. "cudaMemcpyAsync: an illegal memory access was encountered". */
 const char *device_error(void);
 
@@ -38,6 +38,10 @@ void *device_take(size_t bytes);         /* device memory, aligned to 256; NULL 
 void device_drop(void *at);              /* NULL is fine */
 void *device_take_host(size_t bytes);    /* host memory that copies go to and from without a detour; NULL */
 void device_drop_host(void *at);
+/* Memory of the process that copies shall go to and come from without a detour, as if device_take_host had given it.
+ * ST_OK or ST_UNSUPPORTED (copies still work). */
+MUST_CHECK enum status device_register_host(void *at, size_t bytes);
+void device_unregister_host(void *at);
 /* Nobody may touch these bytes: space between two parts of one allocation.  Only the emulation looks. */
 void device_guard(void *at, size_t bytes);
 

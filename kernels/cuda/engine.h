@@ -12,6 +12,7 @@
 
 #include "backend.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/matmul.h"
 
 /* Bump it when any bit of any logit may change: it is part of the numerics id. */
 enum { CUDA_ARITHMETIC_VERSION = 2 };
@@ -20,8 +21,10 @@ enum {
     COPIES_PENDING_MAX = 256,   /* block copies under way */
     SAMPLE_SLOTS_MAX = 32,      /* requests sampled at a time */
     PARTS_BYTES_MAX = 64 << 20, /* memory for splits of decode attention */
-    ROW_SIZES_MAX = 8,          /* decode sizes that have graphs: 1, 2, 4 .. 128 */
+    ROW_SIZES_MAX = 10,         /* decode sizes that have graphs: 1, 2, 4 .. 512 */
     PART_SIZES_MAX = 10,        /* by splits of the longest sequence: 1, 2, 4 .. 512 */
+    FAST_TOKENS_MIN = 64,       /* tokens an entry must add to be computed by matmul.h, where that was asked for */
+    SLAB_BYTES = 64 << 20,      /* bf16 weights of one matrix product there */
 };
 
 struct cuda_layer {
@@ -57,6 +60,7 @@ struct cuda_scratch {
 /* For how large a step the buffers of a step, and the grids of a graph, are. */
 struct step_sizes {
     uint32_t rows, items, outs, requests;
+    uint32_t exact;              /* rows that matmul.h does not compute */
     uint32_t parts, queries;     /* most of an item */
 };
 
@@ -79,7 +83,14 @@ struct backend {
     struct backend_options options;
     struct device_properties device;
     struct memory_plan memory;
-    uint8_t *weights_at, *kv_at, *scratch_at;
+    uint8_t *weights_at, *kv_at, *scratch_at, *wide_at;
+
+    /* fast prefill */
+    struct matmul *matmul;       /* NULL without it */
+    uint64_t weight_bytes;       /* of weights_at */
+    uint64_t wide_bytes;         /* of wide_at: a copy of all layers' matrices in bf16, or one slab */
+    bool wide_kept;
+    uint16_t *slab;
 
     struct cuda_layer *layers;
     struct weights head, embedding; /* equal when the head is tied */
@@ -109,6 +120,15 @@ MUST_CHECK enum status cuda_layout_weights(struct backend *b, struct cuda_arena 
 void cuda_layout_kv(struct backend *b);
 void cuda_layout_scratch(struct backend *b, struct cuda_arena *a);
 
+/* fast.c: fast prefill.  Whether the copy fits and how large it is; then where it lies (with memory behind wide_at).  Once the
+ * weights are there, open the library, choose its algorithms and fill the copy.  A product: y [rows][y_stride] = or += of the
+ * rows from `row` on. */
+void cuda_fast_size(struct backend *b);
+void cuda_fast_place(struct backend *b);
+MUST_CHECK enum status cuda_fast_open(struct backend *b, struct error *err);
+MUST_CHECK enum status cuda_fast_product(const struct backend *b, const struct weights *w, const struct row_input *in, uint32_t row,
+                                         uint32_t n_rows, float *y, uint32_t y_stride, bool add);
+
 /* load.c: pack all weights onto the device.  ST_OK, ST_NOMEM, ST_SYSTEM. */
 MUST_CHECK enum status cuda_load(struct backend *b);
 
@@ -116,6 +136,7 @@ MUST_CHECK enum status cuda_load(struct backend *b);
 size_t cuda_plan_bytes_max(const struct backend *b);
 size_t cuda_plan_write(const struct backend *b, const struct plan *p, const struct step_sizes *capacity, uint8_t *upload);
 void cuda_plan_sizes(const struct backend *b, const struct plan *p, struct step_sizes *ret_sizes);
+bool cuda_plan_is_fast(const struct backend *b, const struct plan_entry *e);
 /* Where the parts of a step of that capacity lie. */
 void cuda_plan_view(const struct backend *b, const struct step_sizes *capacity, uint8_t *at, struct step_view *ret_view);
 

@@ -7,13 +7,14 @@ enum { GATE_THREADS = 128 };
 
 __global__ void __launch_bounds__(GATE_THREADS) gate_rows(const __grid_constant__ struct gate_args a)
 {
-    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.y;
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const uint32_t block = blockIdx.x * (GATE_THREADS / WARP) + warp, i = block * WARP + lane;
 
     grid_wait();
     grid_launch();
-    if (row >= *a.n_rows || block * WARP >= a.n)
+    if (blockIdx.y >= *a.n_rows || block * WARP >= a.n)
         return;
+    const uint32_t row = a.map == nullptr ? blockIdx.y : __ldg(a.map + blockIdx.y);
     const size_t at = (size_t)row * a.stride + i;
     put_input(a.out, row, block, i < a.n ? gated(a.gelu, a.g[at], a.u[at]) : 0.0f, i < a.n, lane);
 }

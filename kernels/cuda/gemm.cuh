@@ -53,21 +53,25 @@ __device__ __forceinline__ uint32_t find_part(const struct product_args &a, uint
     return 2;
 }
 
+__device__ __forceinline__ uint32_t input_row(const struct product_args &a, uint32_t row)
+{
+    return a.map == nullptr ? row : __ldg(a.map + row);
+}
+__device__ __forceinline__ uint32_t output_row(const struct product_args &a, uint32_t row)
+{
+    return a.out_map == nullptr ? row : __ldg(a.out_map + row);
+}
+
 __device__ __forceinline__ void finish_output(const struct product_args &a, const struct product_part &p, uint32_t n, uint32_t row, float v)
 {
     if (n >= p.n_rows)
         return;
-    float *y = p.y + (size_t)row * p.y_stride + n;
+    float *y = p.y + (size_t)output_row(a, row) * p.y_stride + n;
     if (a.kind == PRODUCT_ADD)
         v = *y + v;
     else if (p.bias != nullptr)
         v = v + __ldg(p.bias + n);
     *y = v;
-}
-
-__device__ __forceinline__ uint32_t input_row(const struct product_args &a, uint32_t row)
-{
-    return a.map == nullptr ? row : __ldg(a.map + row);
 }
 
 #endif

@@ -97,12 +97,12 @@ __device__ __forceinline__ void gemm_float(const struct product_args &a)
             break;
         if (GATE) {
             const bool valid = column < a.part[0].n_rows;
-            put_input(a.out, first + row, group, valid ? gated(a.gelu, acc[0][r], acc[streams - 1][r]) : 0.0f, valid, lane);
+            put_input(a.out, output_row(a, first + row), group, valid ? gated(a.gelu, acc[0][r], acc[streams - 1][r]) : 0.0f, valid, lane);
         } else if (index < own.n_panels) {
             finish_output(a, own, column, first + row, acc[0][r]);
         }
     }
-    norm_tail(a.norm, a.counters + blockIdx.y, first, n);
+    norm_tail(a.norm, a.counters + blockIdx.y, a.out_map, first, n);
 }
 
 #endif

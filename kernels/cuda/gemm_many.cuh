@@ -68,7 +68,7 @@ __device__ __forceinline__ void gate_tile(const struct product_args &a, float *y
         const uint32_t row = i / 2, block = 2 * group + i % 2;
         const bool valid = block * WARP + lane < n_ff;
         if (block * WARP < n_ff)
-            put_input(a.out, first + row, block, valid ? y[row * GATE_STRIDE + 32 * (i % 2) + lane] : 0.0f, valid, lane);
+            put_input(a.out, output_row(a, first + row), block, valid ? y[row * GATE_STRIDE + 32 * (i % 2) + lane] : 0.0f, valid, lane);
     }
 }
 
@@ -142,7 +142,7 @@ __device__ __forceinline__ void gemm_int(const struct product_args &a)
                         finish_output(a, own, index[p] * 16 + lane / 4 + i / 2 * 8, first + row, acc[p][t][i]);
                 }
     }
-    norm_tail(a.norm, a.counters + blockIdx.y, first, n);
+    norm_tail(a.norm, a.counters + blockIdx.y, a.out_map, first, n);
 }
 
 #endif

@@ -11,7 +11,7 @@
 #define GEMV         PASTE(gemv_, PRODUCT_TYPE)
 #define GEMV_GATE    PASTE(gemv_gate_, PRODUCT_TYPE)
 #define GEMM_        PASTE(gemm_, PRODUCT_TYPE)
-#define GEMM_TWO     PASTE(gemm_two_, PRODUCT_TYPE)
+#define GEMM_MIXED   PASTE(gemm_mixed_, PRODUCT_TYPE)
 #define GEMM_GATE    PASTE(gemm_gate_, PRODUCT_TYPE)
 
 __global__ void __launch_bounds__(GEMV_THREADS, 3) GEMV(const __grid_constant__ struct product_args a, uint32_t cols,
@@ -28,9 +28,14 @@ __global__ void __launch_bounds__(GEMM_THREADS, 3) GEMM_(const __grid_constant__
 {
     gemm_int<TYPE_ID, false, 1>(a);
 }
-__global__ void __launch_bounds__(GEMM_THREADS, 3) GEMM_TWO(const __grid_constant__ struct product_args a)
+__global__ void __launch_bounds__(GEMM_THREADS, 3) GEMM_MIXED(const __grid_constant__ struct product_args a)
 {
-    gemm_int<TYPE_ID, false, 2>(a);
+    uint32_t group = blockIdx.x;
+
+    if (part_of(a, find_part(a, 8, group)).n_inputs == 2)
+        gemm_int<TYPE_ID, false, 2>(a);
+    else
+        gemm_int<TYPE_ID, false, 1>(a);
 }
 __global__ void __launch_bounds__(GEMM_THREADS, 3) GEMM_GATE(const __grid_constant__ struct product_args a)
 {
@@ -54,16 +59,19 @@ enum status PASTE(product_, PRODUCT_TYPE)(const struct product_args *a, uint32_t
 {
     const cudaStream_t stream = reinterpret_cast<cudaStream_t>(s);
     const size_t bytes = GEMM_STAGES * GEMM_BLOCKS * GEMM_ROWS * sizeof(struct xblock);
-    uint32_t inputs = 1;
+    uint32_t inputs = 1, least = 2;
 
-    for (uint32_t i = 0; i < a->n_parts; i++)
+    for (uint32_t i = 0; i < a->n_parts; i++) {
         inputs = a->part[i].n_inputs > inputs ? a->part[i].n_inputs : inputs;
-    if (rows_max <= GEMV_ROWS)
+        least = a->part[i].n_inputs < least ? a->part[i].n_inputs : least;
+    }
+    /* Parts that read one and two inputs: those of one would go over their weights twice, once for every 4 rows. */
+    if (rows_max <= (least < inputs ? GEMV_ROWS / 2 : GEMV_ROWS))
         return product_few(a, rows_max, inputs, stream);
     const uint32_t cols = GEMM_ROWS / inputs, tiles = (rows_max + cols - 1) / cols;
     if (a->kind == PRODUCT_GATE)
         return status_of(LAUNCH(GEMM_GATE, dim3(groups(a, 4), tiles), dim3(GEMM_THREADS), bytes, stream, *a));
     if (inputs == 2)
-        return status_of(LAUNCH(GEMM_TWO, dim3(groups(a, 8), tiles), dim3(GEMM_THREADS), bytes, stream, *a));
+        return status_of(LAUNCH(GEMM_MIXED, dim3(groups(a, 8), tiles), dim3(GEMM_THREADS), bytes, stream, *a));
     return status_of(LAUNCH(GEMM_, dim3(groups(a, 8), tiles), dim3(GEMM_THREADS), bytes, stream, *a));
 }

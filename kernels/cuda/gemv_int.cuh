@@ -124,7 +124,7 @@ __device__ __forceinline__ void gate_outputs(const struct product_args &a, const
     for (uint32_t col = warp; col < n; col += GEMV_THREADS / WARP) {
         const float *at = y + ((size_t)(lane / 16) * cols + col) * 16 + lane % 16;
         const float v = valid ? gated(a.gelu, at[0], at[2 * cols * 16]) : 0.0f;
-        put_input(a.out, first + col, group, v, valid, lane);
+        put_input(a.out, output_row(a, first + col), group, v, valid, lane);
     }
 }
 
@@ -203,7 +203,7 @@ __device__ __forceinline__ void gemv_int(const struct product_args &a, uint32_t 
         __syncthreads();
         gate_outputs(a, s.sum, group, first, n, cols, warp, lane);
     }
-    norm_tail(a.norm, a.counters + blockIdx.y, first, n);
+    norm_tail(a.norm, a.counters + blockIdx.y, a.out_map, first, n);
 }
 
 #endif

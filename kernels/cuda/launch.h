@@ -24,7 +24,9 @@ struct step_header {
     uint32_t n_rows, n_entries, n_items;
     uint32_t n_out;      /* rows whose logits are wanted */
     uint32_t n_requests; /* of them, to be sampled */
-    uint32_t pad[3];
+    uint32_t n_exact;    /* rows 0 .. n_exact-1 are computed exactly, */
+    uint32_t n_fast;     /* the n_fast after them by matmul.h */
+    uint32_t pad;
 };
 
 struct step_row {
@@ -73,7 +75,8 @@ struct row_input {
     struct xblock *q8;
     struct xblock *second;         /* what the rounding of q8 left, rounded to 1/254 of its step; NULL: not kept */
     float *f32;
-    uint32_t n_blocks, f32_stride; /* of a row */
+    uint16_t *bf16;                /* zero from the last column to the end of the row; only with fast prefill */
+    uint32_t n_blocks, f32_stride; /* of a row; the stride is that of bf16 too */
 };
 
 /* x (with the block's output tmp normed and added first, where post is given) normed by weight into out. */
@@ -130,6 +133,7 @@ struct product_args {
     uint32_t n_blocks, f32_stride;
     const uint32_t *n_rows;      /* on the device */
     const uint32_t *map;         /* row i of the product reads row map[i] of the input; NULL: i */
+    const uint32_t *out_map;     /* and what comes of it, norm included, goes to row out_map[i]; NULL: i */
     /* PRODUCT_GATE */
     bool gelu;
     struct row_input out;
@@ -137,8 +141,6 @@ struct product_args {
     struct norm_args norm;
     uint32_t *counters;          /* [tiles of 8 rows], zero before and after */
 };
-/* Where rows_max is above PRODUCT_MIXED_ROWS, all parts have the same n_inputs. */
-enum { PRODUCT_MIXED_ROWS = 4 };
 enum status launch_product(const struct product_args *a, uint32_t rows_max, device_stream s);
 
 /* act(g) * u into out, for gates whose two weights differ in type. */
@@ -148,8 +150,30 @@ struct gate_args {
     bool gelu;
     struct row_input out;
     const uint32_t *n_rows;
+    const uint32_t *map;         /* row i stands for row map[i] of g, u and out; NULL: i */
 };
 enum status launch_gate(const struct gate_args *a, uint32_t rows_max, device_stream s);
+
+/* ------------------------------------------------------------------ around matmul.h */
+
+/* Rows first_row .. of packed weights to bf16, [n_rows][stride], zero beyond the last column. */
+struct widen_args {
+    struct weights from;
+    uint32_t first_row, n_rows, stride;
+    uint16_t *to;
+};
+enum status launch_widen(const struct widen_args *a, device_stream s);
+
+/* The norm of rows first .. first+n-1; what a product's last block does otherwise. */
+enum status launch_norm(const struct norm_args *a, uint32_t first, uint32_t n, device_stream s);
+
+/* y[row][i] += bias[i] */
+struct bias_args {
+    float *y;                    /* [n_rows][stride] */
+    const float *bias;
+    uint32_t n, stride;
+};
+enum status launch_bias(const struct bias_args *a, uint32_t n_rows, device_stream s);
 
 /* ------------------------------------------------------------------ keys, values, attention */
 

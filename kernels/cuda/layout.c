@@ -145,7 +145,7 @@ static void need(struct forms *f, const struct weights *w)
         f->q8 = true;
 }
 
-static void take_input(struct row_input *in, struct cuda_arena *a, uint32_t rows, uint32_t n_cols, bool second, struct forms f)
+static void take_input(struct row_input *in, struct cuda_arena *a, uint32_t rows, uint32_t n_cols, bool second, struct forms f, bool bf16)
 {
     *in = (struct row_input){ .n_blocks = n_cols / QUANT_BLOCK, .f32_stride = pad(n_cols, 16) };
     if (f.q8)
@@ -154,6 +154,8 @@ static void take_input(struct row_input *in, struct cuda_arena *a, uint32_t rows
         in->second = take(a, (size_t)rows * in->n_blocks * sizeof(struct xblock));
     if (f.f32)
         in->f32 = take(a, (size_t)rows * in->f32_stride * sizeof(float));
+    if (bf16)
+        in->bf16 = take(a, (size_t)rows * in->f32_stride * sizeof(uint16_t));
 }
 
 static void take_inputs(struct backend *b, struct cuda_arena *a, bool *ret_mixed_gate)
@@ -171,9 +173,10 @@ static void take_inputs(struct backend *b, struct cuda_arena *a, bool *ret_mixed
         *ret_mixed_gate |= l->gate.type != l->up.type;
     }
     need(&e, &b->head);
-    take_input(&b->s.in_e, a, rows, m->n_embd, true, e);
-    take_input(&b->s.in_o, a, rows, m->n_heads * m->head_dim, false, o);
-    take_input(&b->s.in_f, a, rows, m->n_ff, false, f);
+    const bool fast = b->options.fast_prefill;
+    take_input(&b->s.in_e, a, rows, m->n_embd, true, e, fast);
+    take_input(&b->s.in_o, a, rows, m->n_heads * m->head_dim, false, o, fast);
+    take_input(&b->s.in_f, a, rows, m->n_ff, false, f, fast);
 }
 
 static void take_sampling(struct backend *b, struct cuda_arena *a)
@@ -205,6 +208,7 @@ void cuda_layout_scratch(struct backend *b, struct cuda_arena *a)
     b->s.q = take(a, (size_t)rows * m->n_heads * m->head_dim * sizeof(float));
     b->s.k = take(a, (size_t)rows * m->n_kv_heads * m->head_dim * sizeof(float));
     b->s.v = take(a, (size_t)rows * m->n_kv_heads * m->head_dim * sizeof(float));
+    mixed_gate |= b->options.fast_prefill;
     b->s.gate = mixed_gate ? take(a, (size_t)rows * ff * sizeof(float)) : NULL;
     b->s.up = mixed_gate ? take(a, (size_t)rows * ff * sizeof(float)) : NULL;
     for (int i = 0; i < 2; i++) {

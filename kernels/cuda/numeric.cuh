@@ -10,6 +10,16 @@ __device__ __forceinline__ float bf16_to_float(uint16_t h)
     return __uint_as_float((uint32_t)h << 16);
 }
 
+/* To the nearest, ties to even; NaN stays NaN. */
+__device__ __forceinline__ uint16_t float_to_bf16(float x)
+{
+    const uint32_t u = __float_as_uint(x);
+
+    if ((u & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
 __device__ __forceinline__ float magnitude(float x)
 {
     return __uint_as_float(__float_as_uint(x) & 0x7fffffff);

@@ -38,6 +38,7 @@ struct weights {
     uint32_t n_k;          /* blocks of 32 (quantised), or columns */
     size_t panel_bytes;    /* a multiple of 128 */
     const uint8_t *data;   /* on the device: [n_panels] panels; NULL until placed */
+    uint16_t *wide;        /* fast prefill: a copy in bf16, [n_rows][n_cols padded to 16]; NULL: none is kept */
 };
 
 /* Bytes of a pair, and of what stands before every 4 pairs; 0 for float types. */

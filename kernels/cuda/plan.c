@@ -6,7 +6,7 @@
  * the rest is found through indices.  (Their unit is the record's own size, so every list begins at a multiple of it.)
  *
  * Rows whose logits are wanted are listed with the sampled ones first: these are at most max_seqs, which is how many rows the
- * head computes at a time. */
+ * head computes at a time.  With fast prefill the rows of long chunks come after all others, so both kinds lie together. */
 #include "kernels/cuda/engine.h"
 
 #include <assert.h>
@@ -82,6 +82,12 @@ size_t cuda_plan_bytes_max(const struct backend *b)
 
 /* ------------------------------------------------------------------ sizes */
 
+/* Only the entry itself decides, so a row's arithmetic does not depend on its company. */
+bool cuda_plan_is_fast(const struct backend *b, const struct plan_entry *e)
+{
+    return b->options.fast_prefill && e->n_tokens >= FAST_TOKENS_MIN;
+}
+
 static uint32_t tiles_of(const struct backend *b, const struct plan_entry *e)
 {
     return (e->n_tokens + b->tokens_per_tile - 1) / b->tokens_per_tile;
@@ -94,12 +100,14 @@ static uint32_t splits_of(const struct plan_entry *e)
 
 void cuda_plan_sizes(const struct backend *b, const struct plan *p, struct step_sizes *ret_sizes)
 {
-    struct step_sizes s = { .rows = p->n_rows };
+    struct step_sizes s = { 0 };
     uint32_t parts = 0;
 
     for (uint32_t i = 0; i < p->n_entries; i++) {
         const struct plan_entry *e = &p->entries[i];
         const uint32_t tokens = e->n_tokens < b->tokens_per_tile ? e->n_tokens : b->tokens_per_tile;
+        s.rows += e->n_tokens;
+        s.exact += cuda_plan_is_fast(b, e) ? 0 : e->n_tokens;
         s.items += tiles_of(b, e);
         s.outs += e->want == WANT_ALL_LOGITS ? e->n_tokens : e->want != WANT_NOTHING;
         s.requests += e->want == WANT_TOKEN;
@@ -182,28 +190,40 @@ static void write_request(struct writer *w, const struct plan_entry *e, uint32_t
     memcpy(part_at(w, w->places.requests, sizeof(r), w->h.n_requests++), &r, sizeof(r));
 }
 
+static void write_entry(struct writer *w, const struct plan_entry *e, uint32_t i)
+{
+    const uint32_t table = append(w, e->blocks, blocks_of(e), sizeof(*e->blocks));
+
+    write_rows(w, e, table);
+    write_items(w, e, table);
+    w->h.n_rows += e->n_tokens;
+    if (e->want == WANT_TOKEN) {
+        write_request(w, e, i);
+        write_out(w, w->h.n_rows - 1);
+    }
+}
+
 size_t cuda_plan_write(const struct backend *b, const struct plan *p, const struct step_sizes *capacity, uint8_t *upload)
 {
     struct writer w = { .b = b, .at = upload, .h = { .n_entries = p->n_entries } };
-    uint32_t row = 0;
+    uint32_t first_row[SEQS_MAX];
 
     place_parts(b, capacity, &w.places);
-    for (uint32_t i = 0; i < p->n_entries; i++) {
-        const struct plan_entry *e = &p->entries[i];
-        const uint32_t table = append(&w, e->blocks, blocks_of(e), sizeof(*e->blocks));
-        write_rows(&w, e, table);
-        write_items(&w, e, table);
-        w.h.n_rows += e->n_tokens;
-        if (e->want == WANT_TOKEN) {
-            write_request(&w, e, i);
-            write_out(&w, w.h.n_rows - 1);
+    for (int fast = 0; fast < 2; fast++) {
+        for (uint32_t i = 0; i < p->n_entries; i++) {
+            if (cuda_plan_is_fast(b, &p->entries[i]) != (fast == 1))
+                continue;
+            first_row[i] = w.h.n_rows;
+            write_entry(&w, &p->entries[i], i);
         }
+        if (fast == 0)
+            w.h.n_exact = w.h.n_rows;
     }
+    w.h.n_fast = w.h.n_rows - w.h.n_exact;
     for (uint32_t i = 0; i < p->n_entries; i++) {
         const struct plan_entry *e = &p->entries[i];
-        row += e->n_tokens;
         for (uint32_t t = e->want == WANT_ALL_LOGITS ? 0 : e->n_tokens - 1; e->want >= WANT_LOGITS && t < e->n_tokens; t++)
-            write_out(&w, row - e->n_tokens + t);
+            write_out(&w, first_row[i] + t);
     }
     for (uint32_t piece = 0; piece < pieces_of(b, capacity->outs) + 1; piece++) {
         const uint32_t before = piece * b->options.max_seqs, left = w.h.n_out > before ? w.h.n_out - before : 0;

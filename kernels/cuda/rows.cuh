@@ -74,6 +74,8 @@ __device__ __forceinline__ void put_input(const struct row_input &out, uint32_t 
                        out.second == nullptr ? nullptr : out.second + (size_t)row * out.n_blocks + block, lane);
     if (out.f32 != nullptr && valid)
         out.f32[(size_t)row * out.f32_stride + block * WARP + lane] = v;
+    if (out.bf16 != nullptr && block * WARP + lane < out.f32_stride)
+        out.bf16[(size_t)row * out.f32_stride + block * WARP + lane] = float_to_bf16(valid ? v : 0.0f);
 }
 
 /* One row by one warp: see struct norm_args. */
@@ -119,13 +121,13 @@ __device__ __forceinline__ bool last_of(uint32_t *counter, uint32_t n)
     return true;
 }
 
-/* The norm after a product: the last block of rows first .. first+n-1 does it. */
-__device__ __forceinline__ void norm_tail(const struct norm_args &a, uint32_t *counter, uint32_t first, uint32_t n)
+/* The norm after a product: the last block of rows first .. first+n-1 (of map) does it. */
+__device__ __forceinline__ void norm_tail(const struct norm_args &a, uint32_t *counter, const uint32_t *map, uint32_t first, uint32_t n)
 {
     if (a.x == nullptr || !last_of(counter, gridDim.x))
         return;
     for (uint32_t i = threadIdx.x / WARP; i < n; i += blockDim.x / WARP)
-        norm_row(a, first + i, threadIdx.x % WARP);
+        norm_row(a, map == nullptr ? first + i : __ldg(map + first + i), threadIdx.x % WARP);
 }
 
 #endif

@@ -7,6 +7,7 @@
 
 /* device.cu: keep the reason for device_error(). */
 enum status device_failed(const char *what, int error);
+enum status device_failed_text(const char *text);
 
 static inline enum status status_of(cudaError_t error)
 {

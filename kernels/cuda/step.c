@@ -1,16 +1,20 @@
 /* step.c - one forward pass as a list of launches.
  *
  *     embed, norm -> int8
- *     each layer   q, k, v projections (a launch for each type among them; v, which reads two inputs, apart from q and k
- *                  when there are more than 4 rows)
+ *     each layer   q, k, v projections (a launch for each type among them)
  *                  norms of heads, RoPE, K and V to their blocks
  *                  attention -> int8
  *                  output projection, added to x; its last block norms the rows -> int8
  *                  gate and up, activation -> int8
  *                  down projection, added to x; its last block norms the rows -> int8
+ *     (in the last layer everything after the attention is computed for the wanted rows only)
  *     head         max_seqs wanted rows at a time: logits, then sampling or a copy to the caller
  *
- * Six launches a layer for up to 4 rows, seven for more.  What a launch computes for a row does not depend on which other rows there are. */
+ * Six launches a layer, and one more for each further type among q, k and v and where gate and up differ.  What a launch computes
+ * for a row does not depend on which other rows there are.
+ *
+ * With fast prefill the rows of long chunks come after all others and go through fast.c instead of our products, but for the head
+ * and the end of the last layer. */
 #include "kernels/cuda/engine.h"
 
 #include <assert.h>
@@ -20,6 +24,7 @@ struct run {
     struct backend *b;
     struct step_view view;
     struct step_sizes n;
+    bool wanted; /* the last layer, past its attention: only rows whose logits are wanted, exactly */
 };
 
 /* ------------------------------------------------------------------ products */
@@ -36,10 +41,38 @@ static struct product_args product(const struct run *r, enum product_kind kind, 
         .f32 = in->f32,
         .n_blocks = in->n_blocks,
         .f32_stride = in->f32_stride,
-        .n_rows = &r->view.header->n_rows,
+        .n_rows = r->wanted ? &r->view.header->n_out : &r->view.header->n_exact,
+        .map = r->wanted ? r->view.out_rows : NULL,
+        .out_map = r->wanted ? r->view.out_rows : NULL,
         .gelu = r->b->m->gate == GATE_GELU,
         .counters = r->b->s.counters,
     };
+}
+
+/* Rows that our products compute, at most. */
+static uint32_t own_rows(const struct run *r)
+{
+    return r->wanted ? r->n.outs : r->n.exact;
+}
+
+/* And the rows after them, that the library's do. */
+static uint32_t fast_rows(const struct run *r)
+{
+    return r->wanted ? 0 : r->n.rows - r->n.exact;
+}
+
+static enum status launch_own(const struct run *r, const struct product_args *a)
+{
+    return own_rows(r) > 0 ? launch_product(a, own_rows(r), r->b->compute) : ST_OK;
+}
+
+static struct row_input input_from(struct row_input in, uint32_t row)
+{
+    in.q8 = in.q8 == NULL ? NULL : in.q8 + (size_t)row * in.n_blocks;
+    in.second = in.second == NULL ? NULL : in.second + (size_t)row * in.n_blocks;
+    in.f32 = in.f32 == NULL ? NULL : in.f32 + (size_t)row * in.f32_stride;
+    in.bf16 = in.bf16 == NULL ? NULL : in.bf16 + (size_t)row * in.f32_stride;
+    return in;
 }
 
 static void add_part(struct product_args *a, const struct weights *w, float *y, uint32_t y_stride, const float *bias,
@@ -80,7 +113,6 @@ static enum status project_heads(const struct run *r, uint32_t l)
         const float *bias;
         uint32_t n_inputs;
     } part[3] = { { &w->q, b->s.q, q, w->q_bias, 1 }, { &w->k, b->s.k, kv, w->k_bias, 1 }, { &w->v, b->s.v, kv, w->v_bias, 2 } };
-    const bool mixed = r->n.rows <= PRODUCT_MIXED_ROWS;
     bool done[3] = { false };
     enum status st = ST_OK;
 
@@ -89,12 +121,19 @@ static enum status project_heads(const struct run *r, uint32_t l)
             continue;
         struct product_args a = product(r, PRODUCT_STORE, part[i].w, &b->s.in_e);
         for (int j = i; j < 3; j++) {
-            if (done[j] || part[j].w->type != part[i].w->type || (part[j].n_inputs != part[i].n_inputs && !mixed))
+            if (done[j] || part[j].w->type != part[i].w->type)
                 continue;
             add_part(&a, part[j].w, part[j].y, part[j].stride, part[j].bias, part[j].n_inputs);
             done[j] = true;
         }
-        st = launch_product(&a, r->n.rows, b->compute);
+        st = launch_own(r, &a);
+    }
+    for (int i = 0; i < 3 && st == ST_OK && fast_rows(r) > 0; i++) {
+        const struct bias_args bias = { .y = part[i].y + (size_t)r->n.exact * part[i].stride, .bias = part[i].bias,
+                                        .n = part[i].w->n_rows, .stride = part[i].stride };
+        st = cuda_fast_product(b, part[i].w, &b->s.in_e, r->n.exact, fast_rows(r), part[i].y, part[i].stride, false);
+        if (st == ST_OK && bias.bias != NULL)
+            st = launch_bias(&bias, fast_rows(r), b->compute);
     }
     return st;
 }
@@ -129,7 +168,35 @@ static enum status project_back(const struct run *r, const struct weights *w, co
 
     add_part(&a, w, norm.post != NULL ? r->b->s.tmp : r->b->s.x, norm.stride, NULL, 1);
     a.norm = norm;
-    return launch_product(&a, r->n.rows, r->b->compute);
+    enum status st = launch_own(r, &a);
+    if (st == ST_OK && fast_rows(r) > 0)
+        st = cuda_fast_product(r->b, w, in, r->n.exact, fast_rows(r), a.part[0].y, norm.stride, norm.post == NULL);
+    if (st == ST_OK && fast_rows(r) > 0)
+        st = launch_norm(&norm, r->n.exact, fast_rows(r), r->b->compute);
+    return st;
+}
+
+/* Gate and up, activated, as two products and a kernel: rows `first` on that n_rows counts. */
+static enum status activate(const struct run *r, uint32_t first, const uint32_t *n_rows, uint32_t rows_max)
+{
+    const struct backend *b = r->b;
+    const uint32_t stride = (b->m->n_ff + 15) / 16 * 16;
+    const struct gate_args a = { .g = b->s.gate + (size_t)first * stride, .u = b->s.up + (size_t)first * stride, .n = b->m->n_ff,
+                                 .stride = stride, .gelu = b->m->gate == GATE_GELU, .out = input_from(b->s.in_f, first),
+                                 .n_rows = n_rows, .map = r->wanted ? r->view.out_rows : NULL };
+
+    return rows_max > 0 ? launch_gate(&a, rows_max, b->compute) : ST_OK;
+}
+
+static enum status gate_and_up_fast(const struct run *r, const struct cuda_layer *w)
+{
+    const struct backend *b = r->b;
+    const uint32_t stride = (b->m->n_ff + 15) / 16 * 16;
+    enum status st = cuda_fast_product(b, &w->gate, &b->s.in_e, r->n.exact, fast_rows(r), b->s.gate, stride, false);
+
+    if (st == ST_OK)
+        st = cuda_fast_product(b, &w->up, &b->s.in_e, r->n.exact, fast_rows(r), b->s.up, stride, false);
+    return st == ST_OK ? activate(r, r->n.exact, &r->view.header->n_fast, fast_rows(r)) : st;
 }
 
 static enum status gate_and_up(const struct run *r, const struct cuda_layer *w)
@@ -142,26 +209,32 @@ static enum status gate_and_up(const struct run *r, const struct cuda_layer *w)
         add_part(&a, &w->gate, NULL, 0, NULL, 1);
         add_part(&a, &w->up, NULL, 0, NULL, 1);
         a.out = b->s.in_f;
-        return launch_product(&a, r->n.rows, b->compute);
+        const enum status st = launch_own(r, &a);
+        return st == ST_OK && fast_rows(r) > 0 ? gate_and_up_fast(r, w) : st;
     }
     struct product_args g = product(r, PRODUCT_STORE, &w->gate, &b->s.in_e), u = product(r, PRODUCT_STORE, &w->up, &b->s.in_e);
-    const struct gate_args a = { .g = b->s.gate, .u = b->s.up, .n = b->m->n_ff, .stride = stride,
-                                 .gelu = b->m->gate == GATE_GELU, .out = b->s.in_f, .n_rows = &r->view.header->n_rows };
     add_part(&g, &w->gate, b->s.gate, stride, NULL, 1);
     add_part(&u, &w->up, b->s.up, stride, NULL, 1);
-    enum status st = launch_product(&g, r->n.rows, b->compute);
+    enum status st = launch_own(r, &g);
     if (st == ST_OK)
-        st = launch_product(&u, r->n.rows, b->compute);
-    return st == ST_OK ? launch_gate(&a, r->n.rows, b->compute) : st;
+        st = launch_own(r, &u);
+    if (st == ST_OK)
+        st = activate(r, 0, g.n_rows, own_rows(r));
+    return st == ST_OK && fast_rows(r) > 0 ? gate_and_up_fast(r, w) : st;
 }
 
-static enum status layer(const struct run *r, uint32_t l)
+static enum status layer(struct run *r, uint32_t l)
 {
     const struct cuda_layer *w = &r->b->layers[l];
     enum status st = project_heads(r, l);
 
     if (st == ST_OK)
         st = write_kv(r, l);
+    if (l + 1 == r->b->m->n_layers && st == ST_OK) {
+        if (r->n.outs == 0)
+            return ST_OK;
+        r->wanted = r->n.outs < r->n.rows || fast_rows(r) > 0;
+    }
     if (st == ST_OK)
         st = attend(r, l);
     if (st == ST_OK)
@@ -202,6 +275,7 @@ static enum status head(const struct run *r, uint32_t piece)
 
     a.n_rows = r->view.out_counts + piece;
     a.map = r->view.out_rows + before;
+    a.out_map = NULL;
     add_part(&a, &b->head, b->s.logits, b->n_vocab_padded, NULL, 2);
     return launch_product(&a, left < b->options.max_seqs ? left : b->options.max_seqs, b->compute);
 }
@@ -217,7 +291,7 @@ static enum status sample(const struct run *r)
 }
 
 /* All launches of a step but what copies logits out: the head's first piece is sampled, later ones have no requests. */
-static enum status launch_all(const struct run *r)
+static enum status launch_all(struct run *r)
 {
     enum status st = embed(r);
 
@@ -280,7 +354,7 @@ static struct step_sizes graph_sizes(const struct backend *b, uint32_t row_index
 {
     const uint32_t rows = 1u << row_index;
 
-    return (struct step_sizes){ .rows = rows, .items = rows, .outs = rows, .requests = rows, .parts = 1u << part_index,
+    return (struct step_sizes){ .rows = rows, .exact = rows, .items = rows, .outs = rows, .requests = rows, .parts = 1u << part_index,
                                 .queries = b->heads_per_tile };
 }
 

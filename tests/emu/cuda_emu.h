@@ -75,6 +75,7 @@ const std::string &failure();       /* the first broken rule since expect_failur
 /* ---- launches ---- */
 
 void run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
+extern uint64_t n_launches, launches_left; /* so far; until the device fails */
 void give(void *stream, const std::function<void()> &operation); /* device_emu.cc: to the end of its queue */
 uint64_t random();                                               /* the next number of the seed */
 
@@ -147,7 +148,7 @@ void compute_mma_bf16(uint32_t mask, const void *const in[32], void *const out[3
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
     emu::launch(kernel, grid, block, shared_bytes, stream __VA_OPT__(, ) __VA_ARGS__)
 
-enum cudaError_t { cudaSuccess };
+enum cudaError_t { cudaSuccess = 0, cudaErrorLaunchFailure = 719 };
 typedef void *cudaStream_t;
 
 namespace emu
@@ -156,6 +157,10 @@ namespace emu
 template <typename... P, typename... A>
 cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, A... args)
 {
+    n_launches++;
+    if (launches_left == 0)
+        return cudaErrorLaunchFailure;
+    launches_left--;
     const std::function<void()> operation = [=] { run(grid, block, shared_bytes, [=] { kernel(args...); }); };
 
     if (stream == nullptr)

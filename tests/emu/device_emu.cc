@@ -7,6 +7,7 @@
  * Fresh memory holds bytes that are no number.  The space between parts of an allocation is poisoned for AddressSanitizer. */
 #include "cuda_emu.h"
 
+#include "emu_seed.h"
 #include "kernels/cuda/device.h"
 
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #include <deque>
+#include <map>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -45,6 +47,30 @@ struct event {
 };
 
 static std::vector<stream *> streams;
+static uint64_t emulated_memory = 8ull << 30;
+
+uint64_t emu::n_launches, emu::launches_left = UINT64_MAX;
+
+void emu_fail_after(uint64_t launches)
+{
+    emu::launches_left = launches;
+}
+
+/* A failed launch sticks: the device is of no more use to this process. */
+static bool is_broken()
+{
+    return emu::launches_left == 0;
+}
+
+uint64_t emu_launches(void)
+{
+    return emu::n_launches;
+}
+
+void emu_memory(uint64_t bytes)
+{
+    emulated_memory = bytes;
+}
 
 static stream *stream_of(device_stream s)
 {
@@ -85,27 +111,38 @@ static bool go_on()
     return true;
 }
 
+static char last_error[128];
+
 const char *device_error(void)
 {
-    return "the emulation does not fail";
+    return last_error;
 }
 
-enum status device_failed(const char *, int)
+enum status device_failed(const char *what, int error)
 {
+    snprintf(last_error, sizeof(last_error), "%s: unspecified launch failure (%d)", what, error);
     return ST_SYSTEM;
 }
 
-enum status device_open(uint32_t ordinal, struct device_properties *ret_properties, struct error *err)
+static enum status sticky(const char *what)
+{
+    return is_broken() ? device_failed(what, cudaErrorLaunchFailure) : ST_OK;
+}
+
+enum status device_open(uint32_t ordinal, bool, struct device_properties *ret_properties, struct error *err)
 {
     struct device_properties p = {};
+    const char *launches = getenv("WEIR_EMULATED_LAUNCHES"); /* for programs that a test does not link */
 
+    if (launches != nullptr)
+        emu_fail_after(strtoull(launches, nullptr, 10));
     if (ordinal > 0) {
         error_set(err, ERR_INVALID_PARAMETER, "--device", "there is no CUDA device %u; devices are 0 to 0", ordinal);
         return ST_NOT_FOUND;
     }
     snprintf(p.name, sizeof(p.name), "emulation");
     p.n_multiprocessors = 1;
-    p.total = p.available = 8ull << 30;
+    p.total = p.available = emulated_memory;
     *ret_properties = p;
     return ST_OK;
 }
@@ -125,14 +162,51 @@ void device_drop(void *at)
     free(at);
 }
 
+/* Host memory that a device reaches by itself. */
+static std::map<uintptr_t, size_t> pinned;
+static uint64_t n_detours;
+
+uint64_t emu_detours(void)
+{
+    return n_detours;
+}
+
 void *device_take_host(size_t bytes)
 {
-    return device_take(bytes);
+    void *at = device_take(bytes);
+
+    if (at != nullptr)
+        pinned[(uintptr_t)at] = bytes;
+    return at;
 }
 
 void device_drop_host(void *at)
 {
+    pinned.erase((uintptr_t)at);
     free(at);
+}
+
+enum status device_register_host(void *at, size_t bytes)
+{
+    return pinned.emplace((uintptr_t)at, bytes).second ? ST_OK : ST_UNSUPPORTED;
+}
+
+void device_unregister_host(void *at)
+{
+    if (pinned.erase((uintptr_t)at) != 1) {
+        fprintf(stderr, "emulation: memory that was not registered\n");
+        abort();
+    }
+}
+
+static bool is_pinned(const void *at, size_t bytes)
+{
+    auto range = pinned.upper_bound((uintptr_t)at);
+
+    if (range == pinned.begin())
+        return false;
+    --range;
+    return (uintptr_t)at + bytes <= range->first + range->second;
 }
 
 void device_guard(void *at, size_t bytes)
@@ -154,11 +228,13 @@ enum status device_stream_new(device_stream *ret_stream)
     return ST_OK;
 }
 
-/* What is left of it still happens, as on a device. */
+/* What is left of it still happens, as on a device, unless that is broken. */
 void device_stream_free(device_stream s)
 {
     if (s == nullptr)
         return;
+    if (is_broken())
+        stream_of(s)->queue.clear();
     while (!stream_of(s)->queue.empty())
         if (!go_on())
             abort();
@@ -181,6 +257,8 @@ void device_event_free(device_event e)
 
 enum status device_event_record(device_event e, device_stream s)
 {
+    if (is_broken())
+        return sticky("cudaEventRecord");
     event_of(e)->on = stream_of(s);
     event_of(e)->at = stream_of(s)->given;
     return ST_OK;
@@ -189,6 +267,8 @@ enum status device_event_record(device_event e, device_stream s)
 /* Time passes between two looks. */
 enum status device_event_poll(device_event e)
 {
+    if (is_broken())
+        return sticky("cudaEventQuery");
     for (uint64_t n = emu::random() % 4; n > 0; n--)
         go_on();
     return event_of(e)->passed() ? ST_OK : ST_AGAIN;
@@ -196,6 +276,8 @@ enum status device_event_poll(device_event e)
 
 enum status device_event_wait(device_event e)
 {
+    if (is_broken())
+        return sticky("cudaEventSynchronize");
     while (!event_of(e)->passed()) {
         if (!go_on()) {
             fprintf(stderr, "emulation: streams wait for each other\n");
@@ -205,16 +287,33 @@ enum status device_event_wait(device_event e)
     return ST_OK;
 }
 
+static uint64_t n_stream_waits;
+
+uint64_t emu_stream_waits(void)
+{
+    return n_stream_waits;
+}
+
 enum status device_stream_wait(device_stream s, device_event e)
 {
+    n_stream_waits++;
     if (event_of(e)->on != nullptr)
         push(stream_of(s), { nullptr, event_of(e)->on, event_of(e)->at });
     return ST_OK;
 }
 
-enum status device_copy(void *to, const void *from, size_t bytes, enum device_direction, device_stream s)
+/* Between the device and memory it does not reach by itself, the call lasts until the copy has happened. */
+enum status device_copy(void *to, const void *from, size_t bytes, enum device_direction direction, device_stream s)
 {
+    if (is_broken())
+        return sticky("cudaMemcpyAsync");
     emu::give(s, [=] { memcpy(to, from, bytes); });
+    if (direction == ON_DEVICE || is_pinned(direction == TO_DEVICE ? from : to, bytes))
+        return ST_OK;
+    n_detours++;
+    while (!stream_of(s)->queue.empty())
+        if (!go_on())
+            abort();
     return ST_OK;
 }
 

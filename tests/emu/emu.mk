@@ -5,8 +5,8 @@ EMU_FLAGS := -std=c++17 -g -Wall -Wextra -Wno-unknown-pragmas -D_Static_assert=s
              -fno-strict-aliasing -ffp-contract=off -iquote . -iquote include -iquote tests/emu -MMD -MP $(if $(WERROR),-Werror)
 EMU_CFLAGS = $(filter-out -O%,$(CFLAGS)) -iquote .
 EMU_SAN   := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-EMU_SOURCES := $(filter-out kernels/cuda/device.cu,$(wildcard kernels/cuda/*.cu)) $(wildcard kernels/cuda/*.c) \
-               tests/emu/cuda_emu.cc tests/emu/device_emu.cc
+EMU_SOURCES := $(filter-out kernels/cuda/device.cu kernels/cuda/matmul.cu,$(wildcard kernels/cuda/*.cu)) $(wildcard kernels/cuda/*.c) \
+               tests/emu/cuda_emu.cc tests/emu/device_emu.cc tests/emu/matmul_emu.cc
 # They bring their own sanitizers, and gcc's are not clang's.
 EMU_CC    ?= gcc
 EMU_CXX   ?= g++

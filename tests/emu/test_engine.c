@@ -387,11 +387,87 @@ static void blocks_come_back_from_the_host_and_move(void **state)
     struct plan_entry e = { .tokens = s.tokens + 40, .n_tokens = 1, .n_past = 40, .blocks = s.blocks, .from_entry = -1,
                             .want = WANT_LOGITS, .logits = want };
     rig_step(&p.cpu, &e, 1, NULL);
-    for (uint64_t seed = 5000; seed < 5006; seed++)
+    for (uint64_t seed = 5000; seed < 5006; seed++) {
+        const size_t bytes = info.memory.block_bytes;
+        const uint64_t before = emu_detours();
+        if (seed >= 5002)
+            assert_int_equal(p.cuda.api->register_host(p.cuda.backend, host, bytes), ST_OK);
         moved_blocks_hold_what_the_steps_wrote(&p, seed, host, want);
+        assert_int_equal(emu_detours() - before, 1 + (seed >= 5002 ? 0 : 2)); /* the logits; the copies of the block */
+        if (seed >= 5002)
+            p.cuda.api->unregister_host(p.cuda.backend, host);
+    }
     free(host);
     free(want);
     close_pair(&p);
+}
+
+/* A step waits for copies of blocks that it names, and for no other: those run beside it. */
+static void only_a_step_that_names_a_block_waits_for_its_copy(void **state)
+{
+    static const struct sampling greedy = { .top_p = 1, .repetition_penalty = 1 };
+    const int32_t token = 5;
+    const uint32_t blocks[2] = { 3, 7 };
+    struct plan_entry e = { .tokens = &token, .n_tokens = 1, .from_entry = -1, .want = WANT_TOKEN, .sampling = &greedy };
+    struct backend_info info;
+    struct step_result result;
+    struct pair p;
+
+    (void)state;
+    open_pair(&p, "tiny-llama-Q4_0.gguf", KV_F16);
+    p.cuda.api->describe(p.cuda.backend, &info);
+    const size_t bytes = ((size_t)info.memory.block_bytes + 63) / 64 * 64;
+    uint8_t *host = aligned_alloc(64, bytes);
+    assert_int_equal(p.cuda.api->register_host(p.cuda.backend, host, bytes), ST_OK);
+    for (uint32_t named = 0; named < 2; named++) {
+        backend_ticket t = give_copy(&p.cuda, BLOCK_TO_HOST, blocks[1], 0, host);
+        const uint64_t before = emu_stream_waits(), detours = emu_detours();
+        e.blocks = &blocks[named];
+        rig_step(&p.cuda, &e, 1, &result);
+        assert_int_equal(emu_stream_waits() - before, named);
+        assert_int_equal(emu_detours(), detours);
+        finish_copy(&p.cuda, t);
+    }
+    p.cuda.api->unregister_host(p.cuda.backend, host);
+    free(host);
+    close_pair(&p);
+}
+
+/* A launch that fails ends the step with its reason, whenever it comes; nothing but close is possible afterwards, and close
+ * gives back everything. */
+static void a_failed_launch_is_the_end_of_the_backend(void **state)
+{
+    static const struct sampling greedy = { .top_p = 1, .repetition_penalty = 1 };
+    const int32_t token = 5;
+    const uint32_t block = 3;
+    const struct plan_entry e = { .tokens = &token, .n_tokens = 1, .blocks = &block, .from_entry = -1, .want = WANT_TOKEN,
+                                  .sampling = &greedy };
+    const struct plan plan = { &e, 1, 1 };
+    const struct block_copy c = { .kind = BLOCK_TO_BLOCK, .block = 1, .to_block = 2 };
+    struct step_result result;
+
+    (void)state;
+    for (uint32_t launches = 1; launches < 20; launches += 6) {
+        struct pair p;
+        backend_ticket t;
+        uint64_t left = launches;
+        enum status st = ST_OK;
+        open_pair(&p, "tiny-llama-Q4_0.gguf", KV_F16);
+        emu_fail_after(left);
+        for (int i = 0; i < 9 && st == ST_OK; i++) {
+            st = p.cuda.api->step_submit(p.cuda.backend, &plan, &t);
+            if (st == ST_OK)
+                st = p.cuda.api->step_wait(p.cuda.backend, t, &result);
+        }
+        assert_int_equal(st, ST_SYSTEM);
+        assert_non_null(strstr(device_error(), "launch failure"));
+        assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &plan, &t), ST_SYSTEM);
+        assert_int_equal(p.cuda.api->copy_submit(p.cuda.backend, &c, &t), ST_SYSTEM);
+        p.cuda.api->close(p.cuda.backend);
+        emu_fail_after(UINT64_MAX);
+        p.cuda.backend = NULL;
+        close_pair(&p);
+    }
 }
 
 static void what_does_not_fit_is_refused_with_reasons(void **state)
@@ -431,6 +507,71 @@ static void what_does_not_fit_is_refused_with_reasons(void **state)
     synthetic_free(s);
 }
 
+/* ------------------------------------------------------------------ launches */
+
+/* Kernels of one decode step of n sequences, all sampled. */
+static uint64_t launches_of(struct pair *p, uint32_t n)
+{
+    static const struct sampling greedy = { .top_p = 1, .repetition_penalty = 1 };
+    const int32_t token = 5;
+    uint32_t blocks[MAX_SEQS];
+    struct plan_entry e[MAX_SEQS] = { 0 };
+    struct step_result results[MAX_SEQS];
+
+    rig_blocks(blocks, MAX_SEQS, 0);
+    for (uint32_t i = 0; i < n; i++)
+        e[i] = (struct plan_entry){ .tokens = &token, .n_tokens = 1, .blocks = &blocks[i], .from_entry = -1, .want = WANT_TOKEN,
+                                    .sampling = &greedy };
+    const uint64_t before = emu_launches();
+    rig_step(&p->cuda, e, n, results);
+    return emu_launches() - before;
+}
+
+/* embed, six a layer, head, sampling */
+static void a_layer_of_a_decode_is_six_launches(void **state)
+{
+    static const uint32_t sequences[] = { 1, 2, 4, 5, 8, 9, 12 };
+    static const char *const files[] = { "tiny-llama-Q8_0.gguf", "tiny-llama-Q4_1.gguf", "tiny-qwen3-Q8_0.gguf" };
+
+    (void)state;
+    for (size_t f = 0; f < sizeof(files) / sizeof(files[0]); f++) {
+        struct pair p;
+        open_pair(&p, files[f], KV_F16);
+        for (size_t i = 0; i < sizeof(sequences) / sizeof(sequences[0]); i++)
+            assert_int_equal(launches_of(&p, sequences[i]), 3 + 6 * p.cpu.model->n_layers);
+        close_pair(&p);
+    }
+}
+
+/* The last layer ends for a row nobody asks for.  One layer: what it would have put into the feed-forward input is still what
+ * the memory held before. */
+static void only_wanted_rows_go_past_the_last_attention(void **state)
+{
+    static struct sequence s;
+    struct synthetic_shape shape = shapes[0].shape;
+    struct xblock untouched;
+    struct pair p;
+
+    (void)state;
+    shape.n_layers = 1;
+    open_synthetic(&p, &shape, KV_F16);
+    const struct row_input *in = &p.cuda.backend->s.in_f;
+    float *logits = malloc(p.cpu.model->n_vocab * sizeof(*logits));
+    struct plan_entry e = { .tokens = s.tokens, .n_tokens = 30, .blocks = s.blocks, .from_entry = -1 };
+    memset(&untouched, 0xff, sizeof(untouched));
+    start_sequence(&s, 1, 0, p.cpu.model->n_vocab);
+    uint64_t before = emu_launches();
+    rig_step(&p.cuda, &e, 1, NULL);
+    assert_int_equal(emu_launches() - before, 3); /* embed; q, k, v; K and V to their block */
+    e.want = WANT_LOGITS;
+    e.logits = logits;
+    rig_step(&p.cuda, &e, 1, NULL);
+    for (uint32_t row = 0; row < 30; row++)
+        assert_int_equal(memcmp(in->q8 + (size_t)row * in->n_blocks, &untouched, sizeof(untouched)) == 0, row < 29);
+    free(logits);
+    close_pair(&p);
+}
+
 /* An argument names the tests to run, e.g. "company*". */
 int main(int argc, char **argv)
 {
@@ -441,7 +582,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(tokens_are_the_cpus),
         cmocka_unit_test(three_steps_are_one_too_many),
         cmocka_unit_test(blocks_come_back_from_the_host_and_move),
+        cmocka_unit_test(only_a_step_that_names_a_block_waits_for_its_copy),
+        cmocka_unit_test(a_failed_launch_is_the_end_of_the_backend),
         cmocka_unit_test(what_does_not_fit_is_refused_with_reasons),
+        cmocka_unit_test(a_layer_of_a_decode_is_six_launches),
+        cmocka_unit_test(only_wanted_rows_go_past_the_last_attention),
     };
 
     if (argc > 1)

@@ -111,7 +111,7 @@ static void add(struct product_args &a, const struct weights &w, float *y, uint3
 static void check_store(const two_weights &w, input_rows &x, uint32_t n, uint32_t rows_max, dice &d)
 {
     const uint32_t n_rows = w.form[0].n_rows, padded = pad_to_16(n_rows);
-    const uint32_t second = 1 + d.below(2), first = rows_max > PRODUCT_MIXED_ROWS ? second : 1;
+    const uint32_t second = 1 + d.below(2), first = 1 + d.below(2);
     exact<float> y0((size_t)n * n_rows), y1((size_t)n * n_rows), bias(n_rows), want(padded);
     exact<uint32_t> map(n), count(1);
 

@@ -3,8 +3,10 @@
  *   gpu_check PLUGIN device                            what opens
  *   gpu_check PLUGIN exact [small]                     synthetic models: every logit has the CPU's bits, whole, in chunks, in company
  *   gpu_check PLUGIN model FILE                        a model file: the same for a prompt, and greedy tokens of both
- *   gpu_check PLUGIN speed NAME FILE|- GBPS SECONDS    decode and prefill of one shape: smollm2 (of the file), 8b-bf16, 8b-q8_0,
- *                                                      8b-q4_k (random weights), tiny; GBPS: memory bandwidth to compare with
+ *   gpu_check PLUGIN fast                              fast prefill: near the exact logits, the same in any company
+ *   gpu_check PLUGIN speed NAME FILE|- GBPS SECONDS [fast]   decode and prefill of one shape: smollm2 (of the file, or random
+ *                                                      weights), 8b-bf16, 8b-q8_0, 8b-q4_k (random weights), tiny; GBPS: memory
+ *                                                      bandwidth to compare with; fast: only prefill, with fast prefill
  *
  * One JSON object a line on standard output, words on standard error; exit code 1 when anything differs.  It stands on its
  * own sources and the C library: no test framework, no libraries that a lent machine may lack. */
@@ -183,6 +185,69 @@ static void exact(bool small)
     }
 }
 
+/* ------------------------------------------------------------------ fast prefill */
+
+enum { FAST_A = 70, FAST_B = 64, FAST_ROWS = 160 };
+
+/* The last logits of a long prompt, alone or beside another and a single token. */
+static void fast_step(struct rig *r, uint32_t n_others, float *ret_logits)
+{
+    static const uint32_t tokens_of[3] = { FAST_A, FAST_B, 1 };
+    int32_t tokens[3][FAST_A];
+    uint32_t blocks[3][8];
+    struct plan_entry e[3] = { 0 };
+
+    for (uint32_t s = 0; s < 3; s++) {
+        for (uint32_t i = 0; i < tokens_of[s]; i++)
+            tokens[s][i] = token_at(7 + s, i, r->model->n_vocab);
+        rig_blocks(blocks[s], 8, 8 * s);
+        e[s] = (struct plan_entry){ .tokens = tokens[s], .n_tokens = tokens_of[s], .blocks = blocks[s], .from_entry = -1 };
+    }
+    e[0].want = WANT_LOGITS;
+    e[0].logits = ret_logits;
+    rig_step(r, e, 1 + n_others, NULL);
+}
+
+static void fast_of(const char *what, const struct model *m, enum kv_type kv_type)
+{
+    struct backend_options o = { .kv_type = kv_type, .n_blocks = 24, .max_rows = FAST_ROWS, .max_seqs = 3, .context_tokens = 128 };
+    const size_t n = m->n_vocab;
+    float *exact = take(n * sizeof(*exact)), *alone = take(n * sizeof(*alone)), *company = take(n * sizeof(*company));
+    struct rig slow, fast;
+    double wrong = 0, all = 0;
+
+    open_on(&slow, plugin, m, &o);
+    fast_step(&slow, 0, exact);
+    plugin->close(slow.backend);
+    o.fast_prefill = true;
+    open_on(&fast, plugin, m, &o);
+    fast_step(&fast, 0, alone);
+    fast_step(&fast, 2, company);
+    plugin->close(fast.backend);
+    for (size_t i = 0; i < n; i++) {
+        wrong += ((double)alone[i] - exact[i]) * ((double)alone[i] - exact[i]);
+        all += (double)exact[i] * exact[i];
+    }
+    const bool near = wrong <= 2e-3 * all, same = memcmp(alone, company, n * sizeof(*alone)) == 0;
+    n_wrong += !near || !same;
+    printf("{\"part\": \"fast\", \"what\": \"%s\", \"ok\": %s, \"nmse\": %.3g, \"same_in_company\": %s}\n", what,
+           near && same ? "true" : "false", wrong / all, same ? "true" : "false");
+    fflush(stdout);
+    free(exact);
+    free(alone);
+    free(company);
+}
+
+static void fast_prefill(void)
+{
+    for (uint32_t i = 0; i < N_SHAPES; i++) {
+        const struct model *m;
+        struct synthetic *s = synthetic_new(&shapes[i].shape, &m);
+        fast_of(shapes[i].what, m, shapes[i].kv_type);
+        synthetic_free(s);
+    }
+}
+
 /* ------------------------------------------------------------------ a model file */
 
 static void greedy(struct rig *r, const int32_t *prompt, uint32_t n, uint32_t n_answer, int32_t *ret_answer)
@@ -228,6 +293,9 @@ static void model_file(const char *path)
 static const struct synthetic_shape llama_8b = { .arch = ARCH_LLAMA, .n_layers = 32, .n_embd = 4096, .n_ff = 14336, .n_heads = 32,
                                                  .n_kv_heads = 8, .head_dim = 128, .n_vocab = 128256, .context_tokens = 16384,
                                                  .shared_layers = true, .seed = 8 };
+static const struct synthetic_shape smollm2 = { .arch = ARCH_LLAMA, .n_layers = 30, .n_embd = 576, .n_ff = 1536, .n_heads = 9,
+                                                .n_kv_heads = 3, .head_dim = 64, .n_vocab = 49152, .context_tokens = 8192,
+                                                .weights = TENSOR_Q4_1, .own_head = true, .head = TENSOR_Q8_0, .seed = 10 };
 static const struct synthetic_shape tiny = { .arch = ARCH_LLAMA, .n_layers = 2, .n_embd = 128, .n_ff = 256, .n_heads = 4, .n_kv_heads = 2,
                                              .head_dim = 32, .n_vocab = 256, .context_tokens = 16384, .weights = TENSOR_Q8_0, .seed = 9 };
 
@@ -257,6 +325,7 @@ struct bench {
     const char *name;
     const struct model *m;
     struct rig r;
+    bool fast;
     double gbps, seconds; /* bandwidth to compare with; time a measurement may take */
     size_t weight_bytes;
     double parameters;
@@ -328,20 +397,51 @@ static void prefill(struct bench *b, uint32_t n)
         rounds++;
     } while (seconds_now() - began < b->seconds);
     const double each = (seconds_now() - began) / rounds;
-    printf("{\"part\": \"speed\", \"shape\": \"%s\", \"what\": \"prefill\", \"tokens\": %u, \"ms\": %.3f, \"tokens_a_second\": %.1f, "
+    printf("{\"part\": \"speed\", \"shape\": \"%s\", \"what\": \"%s\", \"tokens\": %u, \"ms\": %.3f, \"tokens_a_second\": %.1f, "
            "\"tera_operations_a_second\": %.2f}\n",
-           b->name, n, each * 1e3, n / each, 2 * (b->parameters - (double)b->m->output.n_rows * b->m->output.n_cols) * n / each * 1e-12);
+           b->name, b->fast ? "fast" : "prefill", n, each * 1e3, n / each, 2 * (b->parameters - (double)b->m->output.n_rows * b->m->output.n_cols) * n / each * 1e-12);
     fflush(stdout);
     free(tokens);
     free(blocks);
 }
 
-static void speed(const char *name, const char *file, double gbps, double seconds)
+static struct synthetic_shape shape_named(const char *name)
 {
-    static const uint32_t sequences[] = { 1, 8, 32, 128 }, prompts[] = { 512, 2048, 8192 };
-    struct synthetic_shape shape = strcmp(name, "tiny") == 0 ? tiny : llama_8b;
+    struct synthetic_shape shape = llama_8b;
+
+    if (strcmp(name, "tiny") == 0)
+        return tiny;
+    if (strcmp(name, "smollm2") == 0)
+        return smollm2;
+    shape.weights = strcmp(name, "8b-bf16") == 0 ? TENSOR_BF16 : strcmp(name, "8b-q8_0") == 0 ? TENSOR_Q8_0 : TENSOR_Q4_K;
+    return shape;
+}
+
+/* As many sequences as the device holds, of those that are measured. */
+static struct backend_options speed_options(const struct model *m, bool is_tiny, bool fast)
+{
+    static const uint32_t most[] = { SEQS_MAX, 128, 32, 8, 1 };
+    const uint32_t context = m->context_tokens < 8192 ? m->context_tokens : 8192;
+    struct backend_options o = { .max_rows = is_tiny ? 96 : PLAN_TOKENS_MAX, .max_seqs = 8, .context_tokens = context, .n_blocks = 512,
+                                 .fast_prefill = fast };
+    struct memory_plan plan;
+    struct error err;
+
+    for (size_t i = fast ? 3 : 0; i < sizeof(most) / sizeof(most[0]) && !is_tiny; i++) {
+        o.max_seqs = most[i];
+        o.n_blocks = most[i] * (PAST + DECODE_MAX) / BLOCK_TOKENS > 512 ? most[i] * (PAST + DECODE_MAX) / BLOCK_TOKENS : 512;
+        if (plugin->plan_memory(m, &o, &plan, &err) == ST_OK)
+            break;
+    }
+    return o;
+}
+
+static void speed(const char *name, const char *file, double gbps, double seconds, bool fast)
+{
+    static const uint32_t sequences[] = { 1, 8, 32, 128, 512 }, prompts[] = { 512, 2048, 8192 };
+    const struct synthetic_shape shape = shape_named(name);
     const bool is_tiny = strcmp(name, "tiny") == 0, of_file = strcmp(file, "-") != 0;
-    struct bench b = { .name = name, .gbps = gbps, .seconds = seconds };
+    struct bench b = { .name = name, .gbps = gbps, .seconds = seconds, .fast = fast };
     struct synthetic *s = NULL;
     struct rig holder = { 0 };
 
@@ -349,24 +449,20 @@ static void speed(const char *name, const char *file, double gbps, double second
         rig_open(&holder, file, &(struct backend_options){ .n_blocks = 4, .max_rows = 8, .max_seqs = 1, .context_tokens = 64 });
         b.m = holder.model;
     } else {
-        if (!is_tiny)
-            shape.weights = strcmp(name, "8b-bf16") == 0 ? TENSOR_BF16 : strcmp(name, "8b-q8_0") == 0 ? TENSOR_Q8_0 : TENSOR_Q4_K;
         s = synthetic_new(&shape, &b.m);
     }
     b.weight_bytes = tensor_bytes(b.m, &b.parameters);
-    const uint32_t context = b.m->context_tokens < 8192 ? b.m->context_tokens : 8192;
-    const struct backend_options o = { .max_rows = is_tiny ? 32 : PLAN_TOKENS_MAX, .max_seqs = is_tiny ? 8 : SEQS_MAX, .context_tokens = context,
-                                       .n_blocks = is_tiny ? 512 : SEQS_MAX * (PAST + DECODE_MAX) / BLOCK_TOKENS };
+    const struct backend_options o = speed_options(b.m, is_tiny, fast);
     const double began = seconds_now();
     open_on(&b.r, plugin, b.m, &o);
     printf("{\"part\": \"speed\", \"shape\": \"%s\", \"what\": \"load\", \"seconds\": %.2f, \"weight_bytes\": %zu, \"parameters\": %.4g}\n",
            name, seconds_now() - began, b.weight_bytes, b.parameters);
     fflush(stdout);
-    for (size_t i = 0; i < sizeof(sequences) / sizeof(sequences[0]); i++)
+    for (size_t i = 0; i < sizeof(sequences) / sizeof(sequences[0]) && !fast; i++)
         if (sequences[i] <= o.max_seqs)
             decode(&b, sequences[i]);
     for (size_t i = 0; i < sizeof(prompts) / sizeof(prompts[0]); i++)
-        if (prompts[i] <= context && !(is_tiny && prompts[i] > 512))
+        if (prompts[i] <= o.context_tokens && !(is_tiny && prompts[i] > 512))
             prefill(&b, is_tiny ? 64 : prompts[i]);
     b.r.api->close(b.r.backend);
     synthetic_free(s);
@@ -377,7 +473,7 @@ static void speed(const char *name, const char *file, double gbps, double second
 int main(int argc, char **argv)
 {
     if (argc < 3)
-        stop("usage", "gpu_check PLUGIN device|exact|model|speed ...");
+        stop("usage", "gpu_check PLUGIN device|exact|fast|model|speed ...");
     load_plugin(argv[1]);
     if (strcmp(argv[2], "device") == 0) {
         struct backend_info info;
@@ -395,7 +491,9 @@ int main(int argc, char **argv)
     } else if (strcmp(argv[2], "model") == 0 && argc > 3) {
         model_file(argv[3]);
     } else if (strcmp(argv[2], "speed") == 0 && argc > 6) {
-        speed(argv[3], argv[4], atof(argv[5]), atof(argv[6]));
+        speed(argv[3], argv[4], atof(argv[5]), atof(argv[6]), argc > 7 && strcmp(argv[7], "fast") == 0);
+    } else if (strcmp(argv[2], "fast") == 0) {
+        fast_prefill();
     } else {
         stop("usage", argv[2]);
     }

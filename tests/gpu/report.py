@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-ORDER = ["device", "bandwidth", "exact", "model", "sanitizer", "speed", "transformers"]
+ORDER = ["device", "bandwidth", "exact", "fast", "model", "sanitizer", "speed", "transformers"]
 
 
 def main():

@@ -6,16 +6,17 @@
 #        resources.sh BUILD_DIR --update   write the table anew
 #
 # Dynamic shared memory depends on the launch and is not in it; blocks are what registers alone allow (65536 of them, in
-# units of 256 a warp; 2048 threads; 32 blocks).
+# units of 256 a warp; 2048 threads and 32 blocks, on sm_86 1536 and 16, on sm_89 1536 and 24).
+# The table has all architectures of a release; what was built is looked up in it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$1
-table=tests/gpu/resources.txt
+table=${RESOURCES_TABLE:-tests/gpu/resources.txt}
 
 threads_of() { # the launch bounds, by name
     case $1 in
         gemm_*) echo 128 ;;
-        write_kv | gate_rows) echo 128 ;;
+        write_kv | gate_rows | norm_rows) echo 128 ;;
         *) echo 256 ;;
     esac
 }
@@ -28,12 +29,13 @@ measured() {
                                      spills = $5 + $9 }
         /Used [0-9]+ registers/    { smem = 0; for (i = 1; i <= NF; i++) { if ($i == "Used") registers = $(i + 1)
                                          if ($i ~ /^smem/) smem = $(i - 2) }
-                                     sub(/^_Z[0-9]+/, "", name); sub(/(12product_args|10embed_args|7kv_args|14attention_args|11sample_args|9gate_args).*$/, "", name)
+                                     match(name, /^_Z[0-9]+/); letters = substr(name, 3, RLENGTH - 2); name = substr(name, RLENGTH + 1, letters)
                                      print name, arch, registers, stack, spills, smem }' |
     while read -r name arch registers stack spills smem; do
         threads=$(threads_of "$name")
         blocks=$(( 65536 / ((registers * 32 + 255) / 256 * 256 * threads / 32) ))
-        most=$(( 2048 / threads < 32 ? 2048 / threads : 32 ))
+        case $arch in sm_86) most=16 fit=1536 ;; sm_89) most=24 fit=1536 ;; *) most=32 fit=2048 ;; esac
+        [ $((fit / threads)) -lt "$most" ] && most=$((fit / threads))
         [ "$blocks" -gt "$most" ] && blocks=$most
         printf '%-24s %-6s %8s %9s %7s %7s %7s %7s\n' "$name" "$arch" "$threads" "$registers" "$blocks" "$smem" "$stack" "$spills"
     done | sort

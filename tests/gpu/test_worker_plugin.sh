@@ -15,17 +15,17 @@ answer() { # answer DEVICE
 cpu=$(answer cpu) || { tail -n 5 "$folder/cpu.log"; exit 1; }
 cuda=$(answer cuda) || { tail -n 5 "$folder/cuda.log"; exit 1; }
 echo "cpu: '$cpu' cuda: '$cuda'"
-[ -n "$cuda" ] && [ "$cpu" = "$cuda" ]
+[ -n "$cuda" ] && [ "$cpu" = "$cuda" ] || exit 1
 
 # KV memory: what the broker reckons from the machine's memory is for CPUs; a worker on a device reckons from the device, shared by those on it.
 kv() { # kv OPTION...: bytes the plan gives to KV
     "$folder/weir-worker" -m "$model" --plan "$@" 2>/dev/null | sed -n 's/^kv *\([0-9]*\) bytes.*/\1/p'
 }
-[ "$(kv --device cpu --cpu-kv-bytes 20M)" -le 20971520 ]
+[ "$(kv --device cpu --cpu-kv-bytes 20M)" -le 20971520 ] || exit 1
 alone=$(kv --device cuda --cpu-kv-bytes 20M) two=$(kv --device cuda --device-share 2) four=$(kv --device cuda --device-share 4)
 echo "kv on the device: alone $alone, of two $two, of four $four"
-[ "$alone" -gt 1073741824 ] && [ "$two" -lt "$alone" ] && [ "$four" -lt "$two" ] && [ "$four" -gt 1073741824 ]
-[ "$(kv --device cuda --device-share 4 --kv-bytes 20M)" -le 20971520 ]
+[ "$alone" -gt 1073741824 ] && [ "$two" -lt "$alone" ] && [ "$four" -lt "$two" ] && [ "$four" -gt 1073741824 ] || exit 1
+[ "$(kv --device cuda --device-share 4 --kv-bytes 20M)" -le 20971520 ] || exit 1
 
 printf '[worker]\ncontext = 512\nmax-seqs = 4\nmax-rows = 16\n' >"$folder/config"
 blocks() { # blocks OPTION...: how many KV blocks the broker's worker has
@@ -40,3 +40,17 @@ blocks() { # blocks OPTION...: how many KV blocks the broker's worker has
 n=$(blocks --device cuda) m=$(blocks --device cuda --kv-bytes 20M)
 echo "blocks: $n of its own, $m as told"
 [ "$n" -eq 128 ] && [ "$m" -eq 56 ] || { tail -n 5 "$folder/broker.log"; exit 1; } # 4 sequences of 512 tokens; 20 MiB
+
+# A launch that fails ends the worker, with the reason in its log.
+if WEIR_EMULATED_LAUNCHES=300 answer cuda >"$folder/failed" 2>/dev/null; then echo "a worker on a broken device answered"; exit 1; fi
+grep -q 'event=device .*reason="launch: unspecified launch failure' "$folder/cuda.log" || { tail -n 5 "$folder/cuda.log"; exit 1; }
+
+# What only a GPU has is refused by name where there is none; auto does not pass over it either.
+for device in cpu auto; do
+    mv "$folder/libweir_cuda.so" "$folder/away" 2>/dev/null
+    "$folder/weir-worker" -m "$model" --device $device --fast-prefill --plan 2>"$folder/refused.log" && { echo "refused nothing on $device"; exit 1; }
+    grep -q -- '--fast-prefill' "$folder/refused.log" || { cat "$folder/refused.log"; exit 1; }
+done
+mv "$folder/away" "$folder/libweir_cuda.so"
+"$folder/weir-worker" -m "$model" --device cuda --fast-prefill --context 128 --kv-blocks 16 --max-rows 16 --max-seqs 2 --plan >/dev/null 2>"$folder/fast.log" ||
+    { cat "$folder/fast.log"; exit 1; }

@@ -217,6 +217,17 @@ static enum status fake_copy(struct backend *b, const struct block_copy *c, back
     return ST_OK;
 }
 
+static enum status fake_register_host(struct backend *b, void *at, size_t bytes)
+{
+    (void)b, (void)at, (void)bytes;
+    return ST_OK;
+}
+
+static void fake_unregister_host(struct backend *b, void *at)
+{
+    (void)b, (void)at;
+}
+
 void fake_backend_set_delay(struct backend *b, uint64_t step_ns)
 {
     b->delay_ns = step_ns;
@@ -243,6 +254,8 @@ const struct backend_api *fake_backend(void)
         .step_wait = fake_wait,
         .copy_submit = fake_copy,
         .copy_poll = fake_poll,
+        .register_host = fake_register_host,
+        .unregister_host = fake_unregister_host,
     };
     return &api;
 }
