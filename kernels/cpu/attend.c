@@ -119,7 +119,7 @@ static void put_out(const struct backend *b, const struct item *it, const struct
         const uint32_t width = width_of_tile(n_out, (it->out + i) / TILE_ROWS);
         for (uint32_t h = 0; h < it->n_heads; h++)
             b->k->attention_end(state, i * it->n_heads + h, dim, row_buffer + (size_t)h * dim);
-        input_put(b, &s->in_o, it->out + i, width, head * dim, it->n_heads * dim, row_buffer);
+        input_put(b, &s->in_o, 1, it->out + i, width, head * dim, it->n_heads * dim, row_buffer);
     }
 }
 

@@ -147,6 +147,31 @@ static void pack_all(struct backend *b, const struct matrix *m, const struct ten
         b->m->release_pages(b->m, t->data, t->bytes);
 }
 
+/* The head, and the largest norm of its rows, while their bytes are in the caches. */
+static void pack_head(struct backend *b, uint32_t thread)
+{
+    const struct matrix *m = &b->head;
+    const struct tensor *t = &b->m->output;
+    float *row = b->threads[thread].row;
+
+    memset(row, 0, pad16(t->n_cols) * sizeof(*row));
+    for (uint32_t panel; (panel = pool_take(b->pool, thread, m->n_panels)) != POOL_NONE;) {
+        matrix_pack(m, t, 0, panel, panel + 1);
+        for (uint32_t r = panel * PANEL_ROWS; greedy_type(t->type) && r < (panel + 1) * PANEL_ROWS && r < t->n_rows; r++) {
+            tensor_row(t, r, row);
+            const float norm = greedy_norm(row, t->n_cols);
+            b->head_norms[panel] = norm > b->head_norms[panel] ? norm : b->head_norms[panel];
+        }
+    }
+    pool_barrier(b->pool);
+    if (thread > 0)
+        return;
+    for (uint32_t i = 0; i < m->n_panels; i++)
+        b->head_norm = b->head_norms[i] > b->head_norm ? b->head_norms[i] : b->head_norm;
+    if (b->m->release_pages != NULL)
+        b->m->release_pages(b->m, t->data, t->bytes);
+}
+
 static void pack_thread(void *arg, uint32_t thread)
 {
     struct backend *b = arg;
@@ -163,7 +188,7 @@ static void pack_thread(void *arg, uint32_t thread)
         pack_all(b, &l->up, &ml->ffn_up, 0, thread);
         pack_all(b, &l->down, &ml->ffn_down, 0, thread);
     }
-    pack_all(b, &b->head, &b->m->output, 0, thread);
+    pack_head(b, thread);
 }
 
 static void cpu_close(struct backend *b)

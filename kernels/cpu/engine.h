@@ -46,6 +46,8 @@ struct thread_scratch {
     struct attention_scratch attention;
     float *o;                        /* [ATTENTION_QUERIES][D] */
     struct sampler_scratch sampler;
+    struct xblock *head_row;         /* [E / 32][2] */
+    uint32_t *panels;                /* [panels of the head] */
 };
 
 enum { CHUNK_COLS = 512 };
@@ -100,6 +102,8 @@ struct backend {
 
     struct layer *layers;
     struct matrix head;          /* [V, E] */
+    float *head_norms, head_norm; /* of each panel, at least the norm of each row, and the largest; 0 where greedy.c does not take
+                                   * its type */
     float *output_norm;
     struct rope rope[2];
     double *frequencies[2];
@@ -140,8 +144,16 @@ void layout_scratch(struct backend *b, struct arena *a);
 uint32_t width_of_tile(uint32_t n_rows, uint32_t tile);
 void step_run(struct backend *b, const struct plan *p, struct step_result *results);
 void input_zero(const struct backend *b, const struct input *in, uint32_t row, uint32_t n_rows, uint32_t width);
-void input_put(const struct backend *b, const struct input *in, uint32_t row, uint32_t width, uint32_t column, uint32_t n,
-               const float *x);
+void input_put(const struct backend *b, const struct input *in, uint32_t parts, uint32_t row, uint32_t width, uint32_t column,
+               uint32_t n, const float *x);
+
+/* greedy.c: rows of which only the best token is asked for. */
+bool greedy_type(enum tensor_type t);
+float greedy_norm(const float *w, uint32_t n); /* at least |w|; w padded to 16 */
+bool greedy_entry(const struct plan_entry *e);
+/* logits hold the sums over the first part of row `row` of in_head (a tile of `width`): afterwards those that may be the largest
+ * are over both, and all others are smaller than the largest. */
+void greedy_refine(struct backend *b, uint32_t row, uint32_t width, float *logits, uint32_t thread);
 
 /* attend.c: one layer's attention from step.q and the blocks to step.in_o; contains its own barrier where splits are shared. */
 void attend_prepare(struct backend *b);

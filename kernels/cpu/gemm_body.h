@@ -1,48 +1,18 @@
 /* gemm_body.h - matrix products on panels; included by each kernels_*.c, on the vectors of vec.h.
  *
- * One block of 32 K of a panel is unpacked into registers (8 vectors of codes, scales as floats) and used for the `nt` rows
- * of a tile.  At 16 rows the unpacking costs a few per cent, so prompts need no unpacked copy of the weights and there is
- * one kernel from one row to 16.  `type` and `nt` are constants wherever this is inlined. */
+ * One block of 32 K of a panel is unpacked in registers and used for the `nt` rows of a tile.  At 16 rows the unpacking costs a
+ * few per cent, so prompts need no unpacked copy of the weights.  `type` and `nt` are constants wherever this is inlined. */
 
-struct codes {
-    vi c[8];     /* quad j of the 16 rows: unsigned bytes */
+struct scales {
     vf d, m;     /* scale and minimum of the block ... */
     vf d1;       /* ... Q6_K: d of the first 16, d1 of the second */
 };
 
 enum {
     NT_MAX = 16,
+    MANY_ROWS = 8,
     AHEAD_BYTES = 8192, /* weights are asked for so far before they are used; a thread walks through memory in order */
 };
-
-/* Four vectors of nibbles: low halves are quads 0..3, high halves 4..7. */
-INLINE void unpack_nibbles(struct codes *u, const uint8_t *p)
-{
-    UNROLL
-    for (int j = 0; j < 4; j++) {
-        vi v = vi_load(p + 64 * j);
-        u->c[j] = vi_bits(v, 0, 0x0f);
-        u->c[j + 4] = vi_bits(v, 4, 0x0f);
-    }
-}
-
-/* One vector of fifth bits: bit j of each byte belongs to quad j. */
-INLINE void unpack_fifth_bits(struct codes *u, const uint8_t *p)
-{
-    vi h = vi_load(p);
-
-    UNROLL
-    for (int j = 0; j < 8; j++)
-        u->c[j] = vi_or(u->c[j], vi_bits(h, j - 4, 0x10));
-}
-
-/* Two vectors of bits 4 and 5: bits 2i, 2i+1 of the first belong to quad i, of the second to quad i+4. */
-INLINE void unpack_sixth_bits(struct codes *u, const uint8_t *p)
-{
-    UNROLL
-    for (int j = 0; j < 8; j++)
-        u->c[j] = vi_or(u->c[j], vi_bits(vi_load(p + 64 * (j / 4)), 2 * (j % 4) - 4, 0x30));
-}
 
 /* Bytes of a block in a panel; what the K types keep for every 256 comes on top. */
 INLINE size_t block_bytes_of(const int type)
@@ -64,64 +34,78 @@ INLINE size_t block_bytes_of(const int type)
     }
 }
 
-INLINE void unpack(const int type, const uint8_t *panel, size_t b, struct codes *u)
+/* Where block b of a panel begins; *ret_super is where its 256 K begin (K types). */
+INLINE const uint8_t *block_in(const int type, const uint8_t *panel, size_t b, const uint8_t **ret_super)
 {
-    const uint8_t *p, *super;
+    const size_t each = block_bytes_of(type), head = type == TENSOR_Q6_K ? 32 : 64;
 
+    *ret_super = panel;
+    if (type != TENSOR_Q4_K && type != TENSOR_Q5_K && type != TENSOR_Q6_K)
+        return panel + b * each;
+    *ret_super = panel + b / 8 * (head + 8 * each);
+    return *ret_super + head + b % 8 * each;
+}
+
+/* Codes of quads j and j + 4 of the block at p.  Nibbles: low halves are quads 0..3, high halves 4..7.  Fifth bits: one vector, bit
+ * i of each byte belongs to quad i.  Bits 4 and 5: two vectors, bits 2i, 2i+1 of the first belong to quad i, of the second to i+4. */
+INLINE void unpack_pair(const int type, const uint8_t *p, const int j, vi *ret_low, vi *ret_high)
+{
+    const vi v = vi_load(p + 64 * j);
+
+    if (type == TENSOR_Q8_0) {
+        *ret_low = v;
+        *ret_high = vi_load(p + 64 * (j + 4));
+        return;
+    }
+    vi low = vi_bits(v, 0, 0x0f), high = vi_bits(v, 4, 0x0f);
+    if (type == TENSOR_Q5_0 || type == TENSOR_Q5_1 || type == TENSOR_Q5_K) {
+        const vi fifth = vi_load(p + 256);
+        low = vi_or(low, vi_bits(fifth, j - 4, 0x10));
+        high = vi_or(high, vi_bits(fifth, j, 0x10));
+    } else if (type == TENSOR_Q6_K) {
+        low = vi_or(low, vi_bits(vi_load(p + 256), 2 * j - 4, 0x30));
+        high = vi_or(high, vi_bits(vi_load(p + 320), 2 * j - 4, 0x30));
+    }
+    *ret_low = low;
+    *ret_high = high;
+}
+
+INLINE vf halves(const uint8_t *p)
+{
+    return vf_of_f16((const void *)p);
+}
+
+INLINE void unpack_scales(const int type, const uint8_t *p, const uint8_t *super, struct scales *u)
+{
     switch (type) {
-    case TENSOR_Q4_0:
-        p = panel + b * 288;
-        unpack_nibbles(u, p);
-        u->d = vf_of_f16((const void *)(p + 256));
-        break;
     case TENSOR_Q4_1:
-        p = panel + b * 320;
-        unpack_nibbles(u, p);
-        u->d = vf_of_f16((const void *)(p + 256));
-        u->m = vf_of_f16((const void *)(p + 288));
+        u->d = halves(p + 256);
+        u->m = halves(p + 288);
         break;
     case TENSOR_Q5_0:
-        p = panel + b * 352;
-        unpack_nibbles(u, p);
-        unpack_fifth_bits(u, p + 256);
-        u->d = vf_of_f16((const void *)(p + 320));
+        u->d = halves(p + 320);
         break;
     case TENSOR_Q5_1:
-        p = panel + b * 384;
-        unpack_nibbles(u, p);
-        unpack_fifth_bits(u, p + 256);
-        u->d = vf_of_f16((const void *)(p + 320));
-        u->m = vf_of_f16((const void *)(p + 352));
+        u->d = halves(p + 320);
+        u->m = halves(p + 352);
         break;
     case TENSOR_Q8_0:
-        p = panel + b * 544;
-        UNROLL
-        for (int j = 0; j < 8; j++)
-            u->c[j] = vi_load(p + 64 * j);
-        u->d = vf_of_f16((const void *)(p + 512));
+        u->d = halves(p + 512);
         break;
     case TENSOR_Q4_K:
-        super = panel + b / 8 * 2368;
-        p = super + 64 + b % 8 * 288;
-        unpack_nibbles(u, p);
-        u->d = vf_mul(vf_of_f16((const void *)super), vf_of_u8(p + 256));
-        u->m = vf_mul(vf_of_f16((const void *)(super + 32)), vf_of_u8(p + 272)); /* stored negative */
+        u->d = vf_mul(halves(super), vf_of_u8(p + 256));
+        u->m = vf_mul(halves(super + 32), vf_of_u8(p + 272)); /* stored negative */
         break;
     case TENSOR_Q5_K:
-        super = panel + b / 8 * 2880;
-        p = super + 64 + b % 8 * 352;
-        unpack_nibbles(u, p);
-        unpack_fifth_bits(u, p + 256);
-        u->d = vf_mul(vf_of_f16((const void *)super), vf_of_u8(p + 320));
-        u->m = vf_mul(vf_of_f16((const void *)(super + 32)), vf_of_u8(p + 336));
+        u->d = vf_mul(halves(super), vf_of_u8(p + 320));
+        u->m = vf_mul(halves(super + 32), vf_of_u8(p + 336));
         break;
-    default: /* TENSOR_Q6_K */
-        super = panel + b / 8 * 3360;
-        p = super + 32 + b % 8 * 416;
-        unpack_nibbles(u, p);
-        unpack_sixth_bits(u, p + 256);
-        u->d = vf_mul(vf_of_f16((const void *)super), vf_of_i8((const int8_t *)p + 384));
-        u->d1 = vf_mul(vf_of_f16((const void *)super), vf_of_i8((const int8_t *)p + 400));
+    case TENSOR_Q6_K:
+        u->d = vf_mul(halves(super), vf_of_i8((const int8_t *)p + 384));
+        u->d1 = vf_mul(halves(super), vf_of_i8((const int8_t *)p + 400));
+        break;
+    default: /* TENSOR_Q4_0 */
+        u->d = halves(p + 256);
         break;
     }
 }
@@ -143,31 +127,32 @@ INLINE vi start(const int type, int32_t n)
     }
 }
 
-INLINE vf dot_block(const int type, const struct codes *u, const struct xblock *x, vf acc)
+INLINE vi dot(const int type, vi acc, vi codes, const int8_t *q)
+{
+    return type == TENSOR_Q8_0 ? vi_dot4_8(acc, codes, q) : vi_dot4(acc, codes, q);
+}
+
+/* The integer sums of a block (i1: the second half, Q6_K only) come to an output. */
+INLINE vf accumulate(const int type, const struct scales *u, const struct xblock *x, vi i0, vi i1, vf acc)
 {
     const vf d = vf_set1(x->d);
 
-    if (type == TENSOR_Q6_K) {
-        vi i0 = start(type, x->n0), i1 = start(type, x->n - x->n0);
-        UNROLL
-        for (int j = 0; j < 4; j++) {
-            i0 = vi_dot4(i0, u->c[j], x->q + 4 * j);
-            i1 = vi_dot4(i1, u->c[j + 4], x->q + 16 + 4 * j);
-        }
-        acc = vf_fma(vf_of_vi(i0), vf_mul(u->d, d), acc);
+    acc = vf_fma(vf_of_vi(i0), vf_mul(u->d, d), acc);
+    if (type == TENSOR_Q6_K)
         return vf_fma(vf_of_vi(i1), vf_mul(u->d1, d), acc);
-    }
-    vi i = start(type, x->n);
-    UNROLL
-    for (int j = 0; j < 8; j++)
-        i = type == TENSOR_Q8_0 ? vi_dot4_8(i, u->c[j], x->q + 4 * j) : vi_dot4(i, u->c[j], x->q + 4 * j);
-    acc = vf_fma(vf_of_vi(i), vf_mul(u->d, d), acc);
     if (type == TENSOR_Q4_1 || type == TENSOR_Q5_1 || type == TENSOR_Q4_K || type == TENSOR_Q5_K)
-        acc = vf_fma(u->m, vf_set1(x->s), acc);
+        return vf_fma(u->m, vf_set1(x->s), acc);
     return acc;
 }
 
-INLINE void tile_int(const int type, const int nt, const uint8_t *panel, uint32_t n_blocks, const struct tile *tile,
+INLINE void fetch_block(const int type, const uint8_t *panel, size_t b)
+{
+    for (size_t i = 0; i < block_bytes_of(type); i += 64)
+        __builtin_prefetch(panel + b * block_bytes_of(type) + AHEAD_BYTES + i);
+}
+
+/* Few rows: a block's codes are in registers, and the outputs; rows pass one by one. */
+INLINE void tile_few(const int type, const int nt, const uint8_t *panel, uint32_t n_blocks, const struct tile *tile,
                      uint32_t first, float *y, size_t y_stride)
 {
     const struct xblock *x = (const struct xblock *)tile->x + first;
@@ -178,19 +163,80 @@ INLINE void tile_int(const int type, const int nt, const uint8_t *panel, uint32_
         acc[t] = vf_zero();
     for (uint32_t b = 0; b < n_blocks; b++, x += tile->stride) {
         const struct xblock *part = x;
-        struct codes u;
-        for (size_t i = 0; i < block_bytes_of(type); i += 64)
-            __builtin_prefetch(panel + b * block_bytes_of(type) + AHEAD_BYTES + i);
-        unpack(type, panel, b, &u);
+        const uint8_t *super, *p = block_in(type, panel, b, &super);
+        struct scales u;
+        vi codes[8];
+        fetch_block(type, panel, b);
+        UNROLL
+        for (int j = 0; j < 4; j++)
+            unpack_pair(type, p, j, &codes[j], &codes[j + 4]);
+        unpack_scales(type, p, super, &u);
         for (uint32_t i = 0; i < tile->parts; i++, part += tile->width) {
             UNROLL
-            for (int t = 0; t < nt; t++)
-                acc[t] = dot_block(type, &u, part + t, acc[t]);
+            for (int t = 0; t < nt; t++) {
+                const struct xblock *xt = part + t;
+                vi i0 = start(type, type == TENSOR_Q6_K ? xt->n0 : xt->n), i1 = start(type, xt->n - xt->n0);
+                UNROLL
+                for (int j = 0; j < 8; j++)
+                    if (type == TENSOR_Q6_K && j >= 4)
+                        i1 = dot(type, i1, codes[j], xt->q + 4 * j);
+                    else
+                        i0 = dot(type, i0, codes[j], xt->q + 4 * j);
+                acc[t] = accumulate(type, &u, xt, i0, i1, acc[t]);
+            }
         }
     }
     UNROLL
     for (int t = 0; t < nt; t++)
         vf_store(y + (size_t)t * y_stride, acc[t]);
+}
+
+/* Many rows: their integer sums are in registers and two quads of codes at a time; outputs wait in memory.  So there are as many
+ * independent sums as rows, which hides the latency of the products. */
+INLINE void tile_many(const int type, const int nt, const uint8_t *panel, uint32_t n_blocks, const struct tile *tile,
+                      uint32_t first, float *y, size_t y_stride)
+{
+    const struct xblock *x = (const struct xblock *)tile->x + first;
+    _Alignas(64) float acc[NT_MAX][16];
+
+    UNROLL
+    for (int t = 0; t < nt; t++)
+        vf_store(acc[t], vf_zero());
+    for (uint32_t b = 0; b < n_blocks; b++, x += tile->stride) {
+        const struct xblock *part = x;
+        const uint8_t *super, *p = block_in(type, panel, b, &super);
+        fetch_block(type, panel, b);
+        for (uint32_t i = 0; i < tile->parts; i++, part += tile->width) {
+            struct scales u;
+            vi i0[NT_MAX], i1[NT_MAX];
+            __asm__("" : "+r"(p)); /* unpacked once for both parts, the codes would take the registers of the sums */
+            UNROLL
+            for (int t = 0; t < nt; t++) {
+                i0[t] = start(type, type == TENSOR_Q6_K ? part[t].n0 : part[t].n);
+                i1[t] = start(type, part[t].n - part[t].n0);
+            }
+            UNROLL
+            for (int j = 0; j < 4; j++) {
+                vi low, high;
+                unpack_pair(type, p, j, &low, &high);
+                UNROLL
+                for (int t = 0; t < nt; t++) {
+                    i0[t] = dot(type, i0[t], low, part[t].q + 4 * j);
+                    if (type == TENSOR_Q6_K)
+                        i1[t] = dot(type, i1[t], high, part[t].q + 4 * j + 16);
+                    else
+                        i0[t] = dot(type, i0[t], high, part[t].q + 4 * j + 16);
+                }
+            }
+            unpack_scales(type, p, super, &u);
+            UNROLL
+            for (int t = 0; t < nt; t++)
+                vf_store(acc[t], accumulate(type, &u, &part[t], i0[t], i1[t], vf_load(acc[t])));
+        }
+    }
+    UNROLL
+    for (int t = 0; t < nt; t++)
+        vf_store(y + (size_t)t * y_stride, vf_load(acc[t]));
 }
 
 INLINE vf load_weights(const int type, const uint8_t *panel, size_t k)
@@ -238,9 +284,13 @@ INLINE void tile_float(const int type, const int nt, const int np, const uint8_t
 #define WIDTHS(X) X(1)
 #endif
 
+/* (Q6_K has two sums a row.) */
 #define STEP_INT(nt)                                                                                               \
-    if (x->width - t >= nt) {                                                                                      \
-        tile_int(type, nt, panels, n_k, x, t, y + t * y_stride, y_stride);                                         \
+    if (x->width - t >= nt && (type != TENSOR_Q6_K || nt <= 12)) {                                                 \
+        if (nt >= MANY_ROWS)                                                                                       \
+            tile_many(type, nt, panels, n_k, x, t, y + t * y_stride, y_stride);                                    \
+        else                                                                                                       \
+            tile_few(type, nt, panels, n_k, x, t, y + t * y_stride, y_stride);                                     \
         t += nt;                                                                                                   \
         continue;                                                                                                  \
     }

@@ -116,6 +116,8 @@ struct kernels {
     void (*store_v)(const struct kv_view *kv, uint32_t position, const float *v);
     float (*maximum)(const float *x, uint32_t n);                          /* n >= 1; buffer padded */
     float (*sum_exp)(const float *x, uint32_t n, float max, float factor); /* sum of exp((x - max) * factor) */
+    /* Which panels of 16 have an element >= least: their numbers, ascending, and how many.  ret_panels [n_panels] */
+    uint32_t (*panels_from)(const float *x, uint32_t n_panels, float least, uint32_t *ret_panels);
 
     /* Prepare scratch->qt or q8 for a tile; then take in splits first .. last-1 (positions split * SPLIT and up). */
     void (*attention_begin)(const struct attention_tile *t, struct attention_scratch *s);

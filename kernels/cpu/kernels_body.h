@@ -31,6 +31,7 @@ const struct kernels KERNELS_TABLE = {
     .store_v = store_v,
     .maximum = maximum,
     .sum_exp = sum_exp,
+    .panels_from = panels_from,
     .attention_begin = attention_begin,
     .attention_splits = attention_splits,
     .attention_merge = attention_merge,

@@ -70,6 +70,7 @@ enum status layout_weights(struct backend *b, struct arena *a, struct error *err
     b->output_norm = place_vector(a, &m->output_norm);
     for (int i = 0; i < 2; i++)
         b->frequencies[i] = arena_take(a, m->head_dim / 2 * sizeof(double));
+    b->head_norms = arena_take(a, (size_t)(pad16(m->n_vocab) / PANEL_ROWS) * sizeof(*b->head_norms));
     return place(a, &b->head, &m->output, "output", err);
 }
 
@@ -153,6 +154,8 @@ static void layout_thread(struct backend *b, struct thread_scratch *t, struct ar
     t->y2 = arena_take(a, (size_t)TILE_ROWS * cols * sizeof(float));
     layout_attention(&t->attention, a, b);
     t->o = arena_take(a, (size_t)ATTENTION_QUERIES * m->head_dim * sizeof(float));
+    t->head_row = arena_take(a, (size_t)(m->n_embd / QUANT_BLOCK) * 2 * sizeof(*t->head_row));
+    t->panels = arena_take(a, (size_t)(pad16(m->n_vocab) / PANEL_ROWS) * sizeof(*t->panels));
     t->sampler.raw = arena_take(a, (size_t)pad16(m->n_vocab) * sizeof(float));
     t->sampler.ranked = arena_take(a, (size_t)m->n_vocab * sizeof(struct ranked));
 }

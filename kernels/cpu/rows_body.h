@@ -93,3 +93,19 @@ static float sum_exp(const float *x, uint32_t n, float max, float factor)
     }
     return vf_sum(sum);
 }
+
+static uint32_t panels_from(const float *x, uint32_t n_panels, float least, uint32_t *ret_panels)
+{
+    uint32_t n = 0;
+
+    for (uint32_t first = 0; first < n_panels; first += 8) { /* nearly all have none: 8 at a time */
+        const uint32_t end = n_panels - first < 8 ? n_panels : first + 8;
+        vf max = vf_load(x + (size_t)first * 16);
+        for (uint32_t p = first + 1; p < end; p++)
+            max = vf_max(vf_load(x + (size_t)p * 16), max);
+        for (uint32_t p = first; vf_maximum(max) >= least && p < end; p++)
+            if (vf_maximum(vf_load(x + (size_t)p * 16)) >= least)
+                ret_panels[n++] = p;
+    }
+    return n;
+}

@@ -52,15 +52,16 @@ static float *f32_tile(const struct input *in, uint32_t tile)
     return in->f32 + (size_t)tile * TILE_ROWS * pad16(in->n_cols);
 }
 
-/* Columns column .. column+n-1 of a row; column and n are multiples of 32 where there are quantised weights. */
-void input_put(const struct backend *b, const struct input *in, uint32_t row, uint32_t width, uint32_t column, uint32_t n,
-               const float *x)
+/* Columns column .. column+n-1 of a row; column and n are multiples of 32 where there are quantised weights.  The second part is
+ * left as it was with parts = 1, for readers that read the first alone. */
+void input_put(const struct backend *b, const struct input *in, uint32_t parts, uint32_t row, uint32_t width, uint32_t column,
+               uint32_t n, const float *x)
 {
     const uint32_t tile = row / TILE_ROWS, r = row % TILE_ROWS;
 
     if (in->q8 != NULL) {
         const size_t stride = (size_t)in->parts * width;
-        b->k->quantise(x, n / QUANT_BLOCK, q8_tile(in, tile) + column / QUANT_BLOCK * stride + r, stride, in->parts == 2 ? width : 0);
+        b->k->quantise(x, n / QUANT_BLOCK, q8_tile(in, tile) + column / QUANT_BLOCK * stride + r, stride, parts == 2 ? width : 0);
     }
     if (in->f32 != NULL) {
         float *out = f32_tile(in, tile) + (size_t)column * width + r;
@@ -137,8 +138,8 @@ static void embed(struct backend *b, uint32_t thread)
 }
 
 /* x += norm(tmp) where the block before ended in a norm of its own; then norm(x) to the input. */
-static void norm_row(struct backend *b, const float *post, const float *weight, uint32_t row, const struct input *in,
-                     uint32_t width, float *buffer)
+static void norm_row(struct backend *b, const float *post, const float *weight, uint32_t parts, uint32_t row,
+                     const struct input *in, uint32_t width, float *buffer)
 {
     const struct model *m = b->m;
     const uint32_t embd = pad16(m->n_embd);
@@ -149,11 +150,11 @@ static void norm_row(struct backend *b, const float *post, const float *weight, 
         b->k->add(x, buffer, embd);
     }
     b->k->rms_norm(buffer, x, weight, m->n_embd, m->rms_eps);
-    input_put(b, in, row, width, 0, m->n_embd, buffer);
+    input_put(b, in, parts, row, width, 0, m->n_embd, buffer);
 }
 
 /* Norm all rows; gives the input to read: the step's, or this thread's own (then no barrier is needed). */
-static const struct input *norm(struct backend *b, const float *post, const float *weight, uint32_t thread)
+static const struct input *norm(struct backend *b, const float *post, const float *weight, uint32_t parts, uint32_t thread)
 {
     struct step *s = &b->step;
     struct thread_scratch *own = &b->threads[thread];
@@ -161,14 +162,14 @@ static const struct input *norm(struct backend *b, const float *post, const floa
 
     if (s->n_rows <= REDUNDANT_ROWS && post == NULL) {
         for (uint32_t row = 0; row < s->n_rows; row++)
-            norm_row(b, NULL, weight, row, &own->in, s->last_width, own->row);
+            norm_row(b, NULL, weight, parts, row, &own->in, s->last_width, own->row);
         return &own->in;
     }
     const uint32_t n_pieces = (s->n_rows + rows_a_piece - 1) / rows_a_piece;
     for (uint32_t i; (i = pool_take(b->pool, thread, n_pieces)) != POOL_NONE;) {
         const uint32_t first = i * rows_a_piece;
         for (uint32_t row = first; row < first + rows_a_piece && row < s->n_rows; row++)
-            norm_row(b, post, weight, row, &s->in_e, width_of_tile(s->n_rows, row / TILE_ROWS), own->row);
+            norm_row(b, post, weight, parts, row, &s->in_e, width_of_tile(s->n_rows, row / TILE_ROWS), own->row);
     }
     pool_barrier(b->pool);
     return &s->in_e;
@@ -274,7 +275,7 @@ static void gate_and_up(struct backend *b, const struct layer *l, const struct i
             multiply(b, &l->up, panel, n_panels, in, 1, tile, width, own->y2, cols);
             for (uint32_t r = 0; r < rows_of_tile(s->n_rows, tile); r++) {
                 b->k->gate(b->m->gate, own->y + (size_t)r * cols, own->y2 + (size_t)r * cols, cols);
-                input_put(b, &s->in_f, tile * TILE_ROWS + r, width, column, real, own->y + (size_t)r * cols);
+                input_put(b, &s->in_f, 1, tile * TILE_ROWS + r, width, column, real, own->y + (size_t)r * cols);
             }
         }
     }
@@ -316,7 +317,7 @@ static void layer(struct backend *b, uint32_t l, uint32_t thread)
     const float *post = l > 0 ? b->layers[l - 1].post_ffw_norm : NULL;
     struct step *s = &b->step;
 
-    project_heads(b, l, norm(b, post, w->attn_norm, thread), thread);
+    project_heads(b, l, norm(b, post, w->attn_norm, 2, thread), thread);
     if (thread == 0 && l + 1 == b->m->n_layers)
         s->compact = s->n_out < s->n_rows;
     pool_barrier(b->pool);
@@ -331,7 +332,7 @@ static void layer(struct backend *b, uint32_t l, uint32_t thread)
     }
     project_back(b, &w->o, &s->in_o, w->post_attention_norm != NULL, thread);
     pool_barrier(b->pool);
-    gate_and_up(b, w, norm(b, w->post_attention_norm, w->ffn_norm, thread), thread);
+    gate_and_up(b, w, norm(b, w->post_attention_norm, w->ffn_norm, 1, thread), thread);
     pool_barrier(b->pool);
     project_back(b, &w->down, &s->in_f, w->post_ffw_norm != NULL, thread);
     pool_barrier(b->pool);
@@ -354,6 +355,16 @@ static void deliver(struct backend *b, uint32_t i, float *logits, uint32_t threa
     memcpy(e->logits + (size_t)at * n_vocab, logits, n_vocab * sizeof(*logits));
 }
 
+static bool all_greedy(const struct backend *b, uint32_t first, uint32_t n)
+{
+    const struct step *s = &b->step;
+
+    for (uint32_t i = first; i < first + n; i++)
+        if (!greedy_entry(&s->plan->entries[s->entry[s->out_row[i]]]))
+            return false;
+    return b->head_norm > 0;
+}
+
 static void head(struct backend *b, uint32_t thread)
 {
     struct step *s = &b->step;
@@ -362,6 +373,7 @@ static void head(struct backend *b, uint32_t thread)
 
     for (uint32_t first = 0; first < s->n_out; first += TILE_ROWS) {
         const uint32_t n = s->n_out - first < TILE_ROWS ? s->n_out - first : TILE_ROWS, width = tile_width(n);
+        const bool greedy = all_greedy(b, first, n);
         for (uint32_t i; (i = pool_take(b->pool, thread, n)) != POOL_NONE;) {
             const struct model *m = b->m;
             const size_t at = (size_t)(s->compact ? first + i : s->out_row[first + i]) * pad16(m->n_embd);
@@ -371,17 +383,20 @@ static void head(struct backend *b, uint32_t thread)
                 b->k->add(x, row, pad16(m->n_embd));
             }
             b->k->rms_norm(row, x, b->output_norm, m->n_embd, m->rms_eps);
-            input_put(b, &s->in_head, i, width, 0, m->n_embd, row);
+            input_put(b, &s->in_head, 2, i, width, 0, m->n_embd, row);
         }
         if (thread == 0)
             input_zero(b, &s->in_head, n, width - n, width);
         pool_barrier(b->pool);
         struct piece p;
         while (take_piece(b, thread, b->head.n_panels, 16, 1, &p))
-            multiply(b, &b->head, p.first, p.n, &s->in_head, 2, 0, width, s->logits + p.first * PANEL_ROWS, n_vocab);
+            multiply(b, &b->head, p.first, p.n, &s->in_head, greedy ? 1 : 2, 0, width, s->logits + p.first * PANEL_ROWS, n_vocab);
         pool_barrier(b->pool);
-        for (uint32_t i; (i = pool_take(b->pool, thread, n)) != POOL_NONE;)
+        for (uint32_t i; (i = pool_take(b->pool, thread, n)) != POOL_NONE;) {
+            if (greedy)
+                greedy_refine(b, i, width, s->logits + (size_t)i * n_vocab, thread);
             deliver(b, first + i, s->logits + (size_t)i * n_vocab, thread);
+        }
         pool_barrier(b->pool);
     }
 }

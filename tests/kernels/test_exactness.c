@@ -230,11 +230,72 @@ static void every_instruction_set_gives_the_committed_hashes(void **state)
         unsetenv("WEIR_CPU_ISA");
 }
 
+static int32_t best_of(const float *logits, uint32_t n)
+{
+    uint32_t best = 0;
+
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return (int32_t)best;
+}
+
+/* The first positions of 16 sequences: what the step says against the first largest of the logits that another step gives. */
+static void check_greedy(const char *path)
+{
+    static const struct sampling greedy = { .top_p = 1, .repetition_penalty = 1 };
+    static int32_t tokens[16][16];
+    static uint32_t blocks[16];
+    struct rig r;
+
+    rig_open(&r, path, &(struct backend_options){ 0 });
+    const uint32_t n_vocab = r.model->n_vocab;
+    float *logits = malloc((size_t)16 * n_vocab * sizeof(*logits));
+    assert_non_null(logits);
+    rig_blocks(blocks, 16, 0);
+    for (uint32_t s = 0; s < 16; s++)
+        make_tokens(tokens[s], 16, n_vocab, 1000 + s);
+    for (uint32_t at = 0, n = 16; at < 16; at++, n = at < 14 ? 16 - at : 16) { /* all widths */
+        struct plan_entry e[16];
+        struct step_result results[16];
+        for (uint32_t s = 0; s < n; s++)
+            e[s] = (struct plan_entry){ .tokens = &tokens[s][at], .n_tokens = 1, .blocks = &blocks[s], .from_entry = -1, .want = WANT_LOGITS,
+                                        .logits = logits + (size_t)s * n_vocab };
+        rig_step(&r, e, n, NULL);
+        for (uint32_t s = 0; s < n; s++) {
+            e[s].want = WANT_TOKEN;
+            e[s].logits = NULL;
+            e[s].sampling = &greedy;
+        }
+        rig_step(&r, e, n, results);
+        for (uint32_t s = 0; s < n; s++)
+            assert_int_equal(results[s].token, best_of(logits + (size_t)s * n_vocab, n_vocab));
+    }
+    free(logits);
+    rig_close(&r);
+}
+
+static void a_greedy_token_is_the_first_largest_of_the_full_logits(void **state)
+{
+    char path[256];
+
+    (void)state;
+    for (size_t i = 0; i < N_TINY; i++) {
+        snprintf(path, sizeof(path), DATA "%s", tiny[i]);
+        check_greedy(path);
+    }
+    if (test_model_smollm2() != NULL)
+        check_greedy(test_model_smollm2());
+    if (test_model_gemma3() != NULL)
+        check_greedy(test_model_gemma3());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_instruction_set_gives_the_committed_hashes),
         cmocka_unit_test(tiny_models_give_the_same_bits_however_they_are_fed),
+        cmocka_unit_test(a_greedy_token_is_the_first_largest_of_the_full_logits),
         cmocka_unit_test(real_models_give_the_same_bits_however_they_are_fed),
     };
 
