@@ -236,8 +236,10 @@ static enum status open_session(struct connection *c, struct kit *kit)
     ssh_set_server_callbacks(c->session, &c->callbacks);
     ssh_options_set(c->session, SSH_OPTIONS_TIMEOUT, &grace_s);
     ssh_options_set(c->session, SSH_OPTIONS_NODELAY, &nodelay);
-    ssh_options_set(c->session, SSH_OPTIONS_COMPRESSION, "no");
-    return ST_OK;
+    /* "no" for SSH_OPTIONS_COMPRESSION would only put it last */
+    bool plain = ssh_options_set(c->session, SSH_OPTIONS_COMPRESSION_C_S, "none") == SSH_OK &&
+                 ssh_options_set(c->session, SSH_OPTIONS_COMPRESSION_S_C, "none") == SSH_OK;
+    return plain ? ST_OK : ST_SYSTEM;
 }
 
 static void converse(struct connection *c, struct kit *kit)

@@ -178,6 +178,8 @@ def test_what_a_client_may_not_ask_for():
         check(out.returncode != 0 and b"SSH-2.0" not in out.stdout, "no forwarding from here", out.stdout, out.stderr)
         out = rig.ssh("whoami", options=["-o", "ExitOnForwardFailure=yes", "-R", "0:127.0.0.1:22"])
         check(out.returncode != 0, "no forwarding to here")
+        out = rig.ssh("whoami", options=["-C", "-o", "LogLevel=DEBUG"])
+        check(out.stderr.count(b"compression: none") == 2, "no compression, though it was asked for", out.stderr)
 
 
 def test_terminals():
