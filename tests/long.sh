@@ -94,6 +94,11 @@ jobs_killed() {
         KILL_ROUNDS=${JOB_RUNS:-40} /usr/bin/python3 tests/integration/test_ssh_sftp.py test_killed_processes_leave_no_job_twice_and_no_half_job
 }
 
+# The CPU engine's bits on another architecture.
+aarch64() {
+    tests/aarch64.sh || [ $? -eq 77 ]
+}
+
 # The Debian package's life in a fresh root.
 package() {
     tests/package.sh || [ $? -eq 77 ]
@@ -115,12 +120,13 @@ kubernetes() {
 }
 
 # package and container make a fresh Debian root each: they run by name, or with `make prove`.
-usual="second-compiler thread-sanitizer sanitizers simulator host-store oracles canary torture jobs soak fuzz services slurm kubernetes"
+usual="second-compiler aarch64 thread-sanitizer sanitizers simulator host-store oracles canary torture jobs soak fuzz services slurm kubernetes"
 wanted=$*
 export -f sanitized threads second_compiler fuzz simulator soak torture jobs_killed services host_store oracles canary package container slurm kubernetes
 export jobs
 #    name             budget_s
 part second-compiler  600  bash -c second_compiler
+part aarch64          200  bash -c aarch64
 part thread-sanitizer 180  bash -c threads
 part sanitizers       1500  bash -c sanitized
 part simulator        500  bash -c simulator
