@@ -483,7 +483,8 @@ enum status decoder_open(struct decoder *d, struct span frame, msgpack_object *r
     return st;
 }
 
-void decoder_fail(struct decoder *d, struct span frame, struct span id, struct wire_message *ret_message)
+/* After an error: free the zone and leave only the id in *ret_message, copied if it lay in the zone. */
+static void decoder_fail(struct decoder *d, struct span frame, struct span id, struct wire_message *ret_message)
 {
     bool in_frame = id.n > 0 && id.at >= frame.at && id.at < frame.at + frame.n;
 
@@ -495,6 +496,32 @@ void decoder_fail(struct decoder *d, struct span frame, struct span id, struct w
     ret_message->id = id;
     msgpack_zone_free(d->zone);
     d->zone = NULL;
+}
+
+enum status decoder_run(struct span frame, bool strict, const char *type_name, frame_reader *read,
+                        struct wire_message *ret_message, struct error *err)
+{
+    struct decoder d = { .err = err, .strict = strict, .type_name = type_name };
+    struct wire_message m = { 0 };
+    struct wire_scan scan = { 0 };
+    msgpack_object root;
+    enum status st;
+
+    memset(ret_message, 0, sizeof(*ret_message));
+    st = wire_scan(frame, &scan, err);
+    if (st != ST_OK)
+        return st;
+    st = decoder_open(&d, frame, &root);
+    if (st != ST_OK)
+        return st;
+    st = read(&d, frame, &scan, &root, &m);
+    if (st == ST_OK) {
+        m.arena = d.zone;
+        *ret_message = m;
+        return ST_OK;
+    }
+    decoder_fail(&d, frame, m.id, ret_message);
+    return st;
 }
 
 enum status decoder_refuse_utf8(struct decoder *d, const struct wire_scan *scan)

@@ -55,8 +55,13 @@ MUST_CHECK enum status decoder_alloc(struct decoder *d, size_t n_bytes, void **r
  * ST_OK, ST_NOMEM, or ST_INVALID (what only msgpack-c refuses); then d->zone is NULL and *err set. */
 MUST_CHECK enum status decoder_open(struct decoder *d, struct span frame, msgpack_object *ret_root);
 
-/* After an error: free the zone and leave only the id in *ret_message, copied if it lay in the zone. */
-void decoder_fail(struct decoder *d, struct span frame, struct span id, struct wire_message *ret_message);
+/* What is particular to requests or to replies: from the map at root to the message. */
+typedef enum status frame_reader(struct decoder *d, struct span frame, const struct wire_scan *scan, const msgpack_object *root,
+                                 struct wire_message *m);
+/* Decode a frame: scan, open, read.  ST_OK: *ret_message is whole and owns its memory.  Otherwise *err is set, and of *ret_message only the id,
+ * if it was there and readable. */
+MUST_CHECK enum status decoder_run(struct span frame, bool strict, const char *type_name, frame_reader *read,
+                                   struct wire_message *ret_message, struct error *err);
 
 /* Set the error of a string that is not UTF-8. */
 enum status decoder_refuse_utf8(struct decoder *d, const struct wire_scan *scan);

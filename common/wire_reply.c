@@ -300,10 +300,13 @@ static const struct {
     { "trace", WIRE_TRACE_REPLY, read_raw },
 };
 
-static enum status read_reply(struct decoder *d, struct span frame, const msgpack_object *v, struct wire_message *m)
+static enum status read_reply(struct decoder *d, struct span frame, const struct wire_scan *scan, const msgpack_object *v,
+                              struct wire_message *m)
 {
     const msgpack_object *type = map_value(v, "type"), *id = map_value(v, "id");
 
+    if (scan->bad_utf8)
+        return decoder_refuse_utf8(d, scan);
     if (id != NULL && id->type != MSGPACK_OBJECT_NIL) {
         enum status st = field_id(d, &(struct field){ .key = "id" }, id, &m->id);
         if (st != ST_OK)
@@ -324,27 +327,7 @@ static enum status read_reply(struct decoder *d, struct span frame, const msgpac
 
 enum status wire_decode_reply(struct span frame, struct wire_message *ret_message, struct error *err)
 {
-    struct decoder d = { .err = err, .strict = false, .type_name = "a reply" };
-    struct wire_message m = { 0 };
-    struct wire_scan scan = { 0 };
-    msgpack_object root;
-    enum status st;
-
-    memset(ret_message, 0, sizeof(*ret_message));
-    st = wire_scan(frame, &scan, err);
-    if (st != ST_OK)
-        return st;
-    st = decoder_open(&d, frame, &root);
-    if (st != ST_OK)
-        return st;
-    st = scan.bad_utf8 ? decoder_refuse_utf8(&d, &scan) : read_reply(&d, frame, &root, &m);
-    if (st == ST_OK) {
-        m.arena = d.zone;
-        *ret_message = m;
-        return ST_OK;
-    }
-    decoder_fail(&d, frame, m.id, ret_message);
-    return st;
+    return decoder_run(frame, false, "a reply", read_reply, ret_message, err);
 }
 
 void wire_message_deinit(struct wire_message *m)

@@ -523,12 +523,13 @@ static enum status read_request(struct decoder *d, const msgpack_object *v, cons
 }
 
 /* After the structure: text, the size of ext, then the request itself. */
-static enum status check_and_read(struct decoder *d, const struct wire_scan *scan, const msgpack_object *v,
+static enum status check_and_read(struct decoder *d, struct span frame, const struct wire_scan *scan, const msgpack_object *v,
                                   struct wire_message *m)
 {
     const msgpack_object *id = map_value(v, "id");
     enum status st;
 
+    (void)frame;
     if (id != NULL && id->type != MSGPACK_OBJECT_NIL && !(scan->bad_utf8 && span_is(scan->bad_field, "id"))) {
         st = field_id(d, &(struct field){ .key = "id" }, id, &m->id);
         if (st != ST_OK)
@@ -544,25 +545,5 @@ static enum status check_and_read(struct decoder *d, const struct wire_scan *sca
 
 enum status wire_decode_request(struct span frame, struct wire_message *ret_message, struct error *err)
 {
-    struct decoder d = { .err = err, .strict = true, .type_name = "a request" };
-    struct wire_message m = { 0 };
-    struct wire_scan scan = { 0 };
-    msgpack_object root;
-    enum status st;
-
-    memset(ret_message, 0, sizeof(*ret_message));
-    st = wire_scan(frame, &scan, err);
-    if (st != ST_OK)
-        return st;
-    st = decoder_open(&d, frame, &root);
-    if (st != ST_OK)
-        return st;
-    st = check_and_read(&d, &scan, &root, &m);
-    if (st == ST_OK) {
-        m.arena = d.zone;
-        *ret_message = m;
-        return ST_OK;
-    }
-    decoder_fail(&d, frame, m.id, ret_message);
-    return st;
+    return decoder_run(frame, true, "a request", check_and_read, ret_message, err);
 }
