@@ -355,6 +355,20 @@ static void fail_hopeless(struct broker *b)
     }
 }
 
+/* No worker has ever been ready, and none of them can start: there is nothing to serve, and nothing to wait for. */
+static bool nothing_to_serve(const struct broker *b)
+{
+    if (!b->options->give_up || b->said_ready || b->state != BROKER_RUNNING)
+        return false;
+    for (uint32_t i = 0; i < b->n_workers; i++)
+        if (b->workers[i].order != ORDER_RUN || b->workers[i].failed_starts < SUPERVISOR_HOPELESS)
+            return false;
+    for (uint32_t i = 0; i < b->n_workers; i++)
+        fprintf(stderr, "weir-broker: model %s cannot be loaded (%s): %s\n", b->models[b->workers[i].model].name,
+                b->models[b->workers[i].model].path, b->workers[i].error);
+    return true;
+}
+
 static bool quiet(const struct broker *b)
 {
     if (b->state != BROKER_RUNNING || b->requests.n_live > 0 || b->n_late > 0)
@@ -529,6 +543,10 @@ int broker_run(struct broker *b)
         delivery_flush(b);
         if (b->options->self_check)
             broker_check(b);
+        if (nothing_to_serve(b)) {
+            log_error("nothing_to_serve", "workers=%" PRIu32, b->n_workers);
+            return 1;
+        }
     }
     log_info("stop", "accepted=%" PRIu64 " done=%" PRIu64 " failed=%" PRIu64 " cancelled=%" PRIu64, b->totals.accepted,
              b->totals.done, b->totals.failed, b->totals.cancelled);

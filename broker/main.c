@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 
 #include "broker.h"
+#include "confine.h"
 #include "version.h"
 
 enum { EXIT_USAGE = 2 };
@@ -44,6 +45,8 @@ int main(int argc, char **argv)
     log_init("broker", options.log_level);
     prctl(PR_SET_DUMPABLE, 0); /* prompts of everybody are in this memory */
     st = broker_new(&options, &broker, &err);
+    if (st == ST_OK)
+        confine_broker();
     int code = st == ST_OK ? broker_run(broker) : complain(&err, EXIT_FAILURE);
     broker_free(broker);
     options_deinit(&options);

@@ -59,6 +59,8 @@ const struct config_key options_keys[] = {
       .help = "serve numbers for Prometheus at http://METRICS-ADDRESS:PORT/metrics, and /healthz, /readyz; 0: do not" },
     { .name = "metrics-address", .type = CONFIG_STRING, .fallback = "127.0.0.1", .value = "ADDRESS",
       .help = "IPv4 or IPv6 address for it" },
+    { .name = "give-up", .type = CONFIG_BOOL,
+      .help = "end with code 1 and the reasons when no worker has ever been ready and none can start; otherwise they are tried for ever" },
     { .name = "ready-fd", .type = CONFIG_U64, .value = "FD", .min = 3, .max = 1 << 20,
       .help = "descriptor that gets the ready line, then is closed" },
     { .name = "self-check", .type = CONFIG_BOOL, .help = "verify every table in every pass of the loop, and abort when one is wrong; slow" },
@@ -305,6 +307,7 @@ static enum status read_all(struct options *o, struct error *err)
     o->user_running_max = config_u64(o->config, "user-running-max");
     o->metrics_address = config_string(o->config, "metrics-address");
     o->metrics_port = (uint16_t)config_u64(o->config, "metrics-port");
+    o->give_up = config_bool(o->config, "give-up");
     o->self_check = config_bool(o->config, "self-check");
     o->users_file = config_string(o->config, "users-file");
     o->ready_fd = config_is_set(o->config, "ready-fd") ? (int)config_u64(o->config, "ready-fd") : -1;

@@ -41,6 +41,7 @@ struct options {
     const char *curve_key;               /* file of our key pair */
     uint32_t tcp_connections_max;
     const char *users_file;              /* NULL: none */
+    bool give_up;                        /* end when nothing can be served */
     bool self_check;                     /* verify every table in every pass of the loop */
     const char *metrics_address;
     uint16_t metrics_port;               /* 0: not served */

@@ -153,6 +153,7 @@ static void prepare_children(struct server *s)
     pass_number(&s->broker, c, "metrics-port", "--metrics-port");
     pass_text(&s->broker, c, "metrics-address", "--metrics-address");
     pass_text(&s->broker, c, "log-level", "--log-level");
+    serve_child_add(&s->broker, "--give-up", NULL);
     serve_child_add(&s->broker, "--runtime-dir", s->runtime_dir);
     serve_child_add(&s->broker, "--users-file", s->users_file);
     if (config_is_set(c, "idle-release")) {

@@ -1,0 +1,125 @@
+/* confine.c - see confine.h.
+ *
+ * The broker has to start workers for as long as it lives, and a worker's beginning is rich: exec, the dynamic loader, reading a model,
+ * a GPU's driver with its devices and ioctls.  A filter is inherited by all of it.  So it cannot be a list of what is allowed, as the worker's
+ * own is once its model is loaded (worker/confine.c); it is a list of what nobody here needs, and it refuses (EPERM) instead of killing:
+ *
+ *   sockets of any family but unix    all listening sockets exist by now; accepting needs none.  Whoever takes the broker over cannot call home
+ *   other processes' memory           ptrace, process_vm_*, kcmp, pidfd_getfd: a broker has the rights of all its users
+ *   identity                          set*id, capset: a broker started by root stays what it is, but can become nobody else
+ *   the machine                       mounts, namespaces, modules, bpf, perf, keys, clocks, reboot, swap
+ *
+ * The program is written out for the kernel's classic BPF machine; see seccomp(2). */
+#include "confine.h"
+
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#if defined(__x86_64__)
+#define FILTER_ARCH AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define FILTER_ARCH AUDIT_ARCH_AARCH64
+#endif
+
+/* The sanitizers' reports trace their own process. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#undef FILTER_ARCH
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#undef FILTER_ARCH
+#endif
+#endif
+
+static void want(int rc, const char *what)
+{
+    if (rc != 0)
+        log_warn("confine_failed", "what=%s errno=%d", what, errno);
+}
+
+#ifdef FILTER_ARCH
+
+static const int refused[] = {
+    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, SYS_pidfd_getfd,
+    SYS_setuid, SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setgroups, SYS_setfsuid, SYS_setfsgid,
+    SYS_capset, SYS_chroot, SYS_pivot_root, SYS_mount, SYS_umount2, SYS_unshare, SYS_setns, SYS_open_by_handle_at,
+    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
+    SYS_add_key, SYS_request_key, SYS_keyctl, SYS_settimeofday, SYS_clock_settime, SYS_clock_adjtime, SYS_adjtimex,
+    SYS_reboot, SYS_swapon, SYS_swapoff, SYS_acct, SYS_quotactl, SYS_sethostname, SYS_setdomainname, SYS_personality, SYS_syslog,
+    SYS_fanotify_init, SYS_vhangup,
+#if defined(__x86_64__)
+    SYS_ioperm, SYS_iopl, SYS_modify_ldt,
+#endif
+};
+enum { N_REFUSED = sizeof(refused) / sizeof(refused[0]) };
+
+static struct sock_filter load(size_t offset)
+{
+    return (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)offset);
+}
+
+static struct sock_filter if_equal(unsigned value, unsigned then_skip, unsigned else_skip)
+{
+    return (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, (unsigned char)then_skip, (unsigned char)else_skip);
+}
+
+static struct sock_filter answer(unsigned action)
+{
+    return (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
+}
+
+static void install_filter(void)
+{
+    struct sock_filter f[2 * N_REFUSED + 16];
+    unsigned short n = 0;
+    const unsigned refuse = SECCOMP_RET_ERRNO | EPERM;
+
+    f[n++] = load(offsetof(struct seccomp_data, arch));
+    f[n++] = if_equal(FILTER_ARCH, 1, 0);
+    f[n++] = answer(refuse); /* the calls of another architecture have other numbers */
+    f[n++] = load(offsetof(struct seccomp_data, nr));
+#if defined(__x86_64__)
+    f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1); /* likewise those of x32 */
+    f[n++] = answer(refuse);
+#endif
+    for (unsigned i = 0; i < N_REFUSED; i++) {
+        f[n++] = if_equal((unsigned)refused[i], 0, 1);
+        f[n++] = answer(refuse);
+    }
+    f[n++] = if_equal(SYS_socket, 1, 0);
+    f[n++] = answer(SECCOMP_RET_ALLOW);
+    f[n++] = load(offsetof(struct seccomp_data, args[0]));
+    f[n++] = if_equal(AF_UNIX, 0, 1);
+    f[n++] = answer(SECCOMP_RET_ALLOW);
+    f[n++] = answer(refuse);
+
+    struct sock_fprog program = { .len = n, .filter = f };
+    want((int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program), "seccomp");
+}
+
+#else
+
+static void install_filter(void)
+{
+    log_warn("confine_failed", "what=seccomp reason=not_for_this_build");
+}
+
+#endif
+
+void confine_broker(void)
+{
+    const struct rlimit none = { 0, 0 };
+
+    want(setrlimit(RLIMIT_CORE, &none), "rlimit_core");
+    want(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
+    install_filter();
+}
