@@ -147,6 +147,8 @@ static bool on_output(void *arg, struct span packet)
         m->out_over = true;
     }
     memcpy(m->out + m->out_n, packet.at, packet.n);
+    if (packet.at[4] == SFTP_ATTRS_REPLY && sftp_u32(packet.at + 9) & 8) /* times: those of the moment, and no two are alike */
+        memset(m->out + m->out_n + packet.n - 8, 0, 8);
     m->out_n += packet.n;
     return true;
 }
@@ -175,7 +177,7 @@ const struct sftp_backend memory_backend = {
 
 void memory_init(struct memory *m)
 {
-    *m = (struct memory){ .out = malloc(MEMORY_OUT_BYTES) };
+    *m = (struct memory){ .out = m->out != NULL ? m->out : malloc(MEMORY_OUT_BYTES) };
     assert(m->out != NULL);
     for (int i = 0; i < MEMORY_FILES; i++)
         m->files[i].fd = -1;
@@ -190,5 +192,4 @@ void memory_deinit(struct memory *m)
         if (m->files[i].fd >= 0)
             close(m->files[i].fd);
     }
-    free(m->out);
 }

@@ -26,6 +26,7 @@ struct memory {
 
 extern const struct sftp_backend memory_backend;
 
+/* m: static, so zeroed at first; it keeps its buffer of output for the next time. */
 void memory_init(struct memory *m);
 void memory_deinit(struct memory *m);
 /* Answer the question that is open. */
