@@ -262,7 +262,7 @@ static void converse(struct connection *c, struct kit *kit)
     loop(c);
 }
 
-int connection_run(void)
+int connection_run(const char *peer)
 {
     static struct connection connection;
     struct connection *c = &connection;
@@ -272,6 +272,7 @@ int connection_run(void)
     signal(SIGXFSZ, SIG_IGN);
     sandbox_undumpable();
     setlocale(LC_CTYPE, "C.UTF-8"); /* widths of characters, for chat; later there is no file system */
+    snprintf(c->peer, sizeof c->peer, "%s", peer);
     c->door = FD_DOOR;
     if (read_kit(&kit) != ST_OK || ssh_init() != SSH_OK)
         return EXIT_INTERNAL;

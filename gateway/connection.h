@@ -21,7 +21,7 @@ struct connection {
     bool logged_in;          /* our own flag: nothing but it opens a channel */
     bool give_up;            /* too many tries */
     unsigned tries, probes;
-    char user[64];
+    char user[64], peer[80];
     uint64_t door_gone_ns;
     struct talk talks[DOOR_CHANNELS];
     uint8_t packet[DOOR_PACKET_BYTES];

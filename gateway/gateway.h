@@ -44,7 +44,7 @@ MUST_CHECK enum status gateway_check_options(const struct config *c, struct erro
 /* Each runs one kind of process and returns its exit code.  args [n_args]: of the command line, for (b)'s own start. */
 int listener_run(const struct config *c, const struct gateway_places *places, int argc, char *const *argv);
 int jobs_run(const struct config *c, const struct gateway_places *places);
-int connection_run(void);
+int connection_run(const char *peer); /* ADDRESS:PORT, for the log */
 int metrics_process_run(void);
 /* `weir-gateway user add|remove|list ...` */
 int user_command_run(const struct config *c, const struct gateway_places *places);

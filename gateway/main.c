@@ -205,7 +205,7 @@ int main(int argc, char **argv)
 
     signal(SIGPIPE, SIG_IGN);
     if (argc > 1 && strcmp(argv[1], "connection-process") == 0)
-        return connection_run();
+        return connection_run(argc > 2 ? argv[2] : "?");
     if (argc > 1 && strcmp(argv[1], "metrics-process") == 0)
         return metrics_process_run();
     if (config_load(gateway_keys, gateway_n_keys, "gateway", argc - jobs, argv + jobs, &c, &err) != ST_OK)

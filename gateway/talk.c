@@ -464,12 +464,29 @@ void talk_init(struct talk *t, struct connection *c, uint16_t op, ssh_channel ss
     ssh_set_channel_callbacks(ssh, &t->callbacks);
 }
 
+/* Who did what, from where, to which job, how much of it, and how it ended.  Never what was asked or answered. */
+static void tell_end(struct talk *t, bool gone)
+{
+    const struct connection *c = t->connection;
+    char named[300], code[16];
+
+    if (t->told_end || !t->started || t->sftp != NULL || t->call.verb == NULL)
+        return;
+    t->told_end = true;
+    snprintf(code, sizeof code, "%d", (int)t->code);
+    log_info("verb_end", "user=%s peer=%s verb=%s job=%s bytes_in=%llu bytes_out=%llu exit=%s", c->user, c->peer,
+             t->call.verb->name[0] != '\0' ? t->call.verb->name : "home",
+             t->seen_job[0] != '\0' ? t->seen_job : log_quote(named, sizeof named, t->job), (unsigned long long)t->input_bytes,
+             (unsigned long long)t->sent_bytes, gone ? "gone" : code);
+}
+
 void talk_deinit(struct talk *t)
 {
     struct connection *c = t->connection;
 
     if (c == NULL)
         return;
+    tell_end(t, true);
     if (t->started)
         talk_stop(t);
     if (t->handler != NULL && t->handler->stop != NULL)
@@ -564,6 +581,7 @@ static bool flush(struct talk *t, struct output *o, bool is_error)
         t->gone = true;
         return false;
     }
+    t->sent_bytes += (size_t)written;
     o->sent += (size_t)written < output_left(o) ? (size_t)written : output_left(o);
     if (o->sent == o->n)
         o->n = o->sent = 0;
@@ -596,6 +614,7 @@ static void refill(struct talk *t)
 
 static void close_channel(struct talk *t)
 {
+    tell_end(t, false);
     ssh_channel_request_send_exit_status(t->ssh, (int)t->code);
     ssh_channel_send_eof(t->ssh);
     ssh_channel_close(t->ssh);

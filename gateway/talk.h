@@ -77,10 +77,12 @@ struct talk {
     uint64_t stream_at, stream_end;
     bool input_ended, input_end_told, early_passed;
     struct output early;             /* input that came before start */
-    uint64_t input_bytes;
+    uint64_t input_bytes, sent_bytes; /* of standard input; of standard output and error */
+    bool told_end;                   /* the end of the verb is in the log */
 
     /* what verbs keep */
     void *own;                       /* a struct of their own */
+    char seen_job[32];               /* the id of the last job that (b) told of, for the log */
     char job[128];                   /* the job as given, then its id */
     int spool_fd;                    /* submit: where the input goes; ask, tokenize: a memfd */
     uint64_t synced_bytes, spool_bytes_max; /* of the spool */

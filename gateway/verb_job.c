@@ -31,6 +31,13 @@ static void internal_failure(struct talk *t, const char *what)
     talk_fail(t, &err);
 }
 
+static const char *string_of(const json_t *job, const char *key)
+{
+    const char *s = json_string_value(json_object_get(job, key));
+
+    return s != NULL ? s : "";
+}
+
 json_t *job_reply_json(struct talk *t, struct door_reader *r, int fd)
 {
     char *text = NULL;
@@ -42,6 +49,8 @@ json_t *job_reply_json(struct talk *t, struct door_reader *r, int fd)
     free(text);
     if (value == NULL)
         internal_failure(t, "the job store gave an answer that cannot be read");
+    if (json_object_get(value, "request_counts") != NULL)
+        snprintf(t->seen_job, sizeof t->seen_job, "%s", string_of(value, "id"));
     return value;
 }
 
@@ -50,13 +59,6 @@ static uint64_t count_of(const json_t *job, const char *key)
     json_int_t n = json_integer_value(json_object_get(json_object_get(job, "request_counts"), key));
 
     return n > 0 ? (uint64_t)n : 0;
-}
-
-static const char *string_of(const json_t *job, const char *key)
-{
-    const char *s = json_string_value(json_object_get(job, key));
-
-    return s != NULL ? s : "";
 }
 
 static bool job_has_ended(const json_t *job)

@@ -144,6 +144,33 @@ def test_the_line_for_fail2ban():
         check_eq([m.group("host") for m in found], ["127.0.0.1"] * 2, "each once, with the address it came from")
 
 
+def test_the_log_says_who_did_what():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        job = rig.submit('{"prompt": "the secret of alice"}\n')
+        rig.ok("wait " + job)
+        answers = rig.ok("results " + job)
+        rig.ssh("status 'no such = \"job\"'")
+        rig.ok("ask the secret of alice")
+        p = subprocess.Popen(rig.ssh_args("alice") + ["watch", rig.submit([{"prompt": "!hold"}])], stdout=subprocess.PIPE)
+        p.stdout.read(1)
+        p.kill()
+        p.wait()
+        p.stdout.close()
+
+        def ends():
+            return [dict(re.findall(r'(\w+)=("(?:[^"\\]|\\.)*"|\S+)', x)) for x in lines(rig.path("gateway.log")) if "event=verb_end " in x]
+        wait_until(lambda: any(x["exit"] == "gone" for x in ends()), 20, "a client that has left")
+        by_verb = {x["verb"]: x for x in ends()}
+        check(all(x["user"] == "alice" and x["peer"].startswith("127.0.0.1:") for x in ends()), "who and from where", ends())
+        check_eq((by_verb["wait"]["job"], by_verb["wait"]["exit"]), (job, "0"), "which job")
+        check_eq((by_verb["results"]["job"], by_verb["results"]["bytes_out"]), ('"%s"' % job, str(len(answers))), "how much")
+        check_eq(by_verb["status"]["exit"], "3", "how it ended")
+        check_eq([x["exit"] for x in ends() if x["verb"] == "watch"], ["gone"], "left")
+        check("secret" not in open(rig.path("gateway.log")).read(), "never what was asked")
+
+
 def test_groups_share_their_limits():
     with Rig() as rig:
         for name in ("alice", "bob", "carol"):
