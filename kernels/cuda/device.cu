@@ -50,7 +50,7 @@ static cudaGraphExec_t graph_of(device_graph g)
     return reinterpret_cast<cudaGraphExec_t>(g);
 }
 
-static enum status no_device(struct error *err, uint32_t ordinal, int n)
+static enum status no_device(struct error *err, uint32_t ordinal, int n, cudaError_t error)
 {
     int driver = 0, runtime = 0;
 
@@ -61,6 +61,8 @@ static enum status no_device(struct error *err, uint32_t ordinal, int n)
     else if (driver / 1000 < runtime / 1000)
         error_set(err, ERR_INVALID_PARAMETER, "--device", "the CUDA driver is too old: it serves CUDA %d.%d, this needs %d.%d",
                   driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    else if (error != cudaSuccess && error != cudaErrorNoDevice)
+        error_set(err, ERR_INVALID_PARAMETER, "--device", "the CUDA driver does not work: %s", cudaGetErrorString(error));
     else if (n <= 0)
         error_set(err, ERR_INVALID_PARAMETER, "--device", "the CUDA driver finds no device");
     else
@@ -79,8 +81,9 @@ enum status device_open(uint32_t ordinal, bool with_libraries, struct device_pro
      * compiled here, so no cache of it on disk. */
     setenv("CUDA_MODULE_LOADING", with_libraries ? "LAZY" : "EAGER", 0);
     setenv("CUDA_CACHE_DISABLE", "1", 0);
-    if (cudaGetDeviceCount(&n) != cudaSuccess || ordinal >= (uint32_t)n)
-        return no_device(err, ordinal, n);
+    const cudaError_t error = cudaGetDeviceCount(&n);
+    if (error != cudaSuccess || ordinal >= (uint32_t)n)
+        return no_device(err, ordinal, n, error);
     enum status st = CHECK(cudaSetDevice((int)ordinal));
     if (st == ST_OK)
         st = CHECK(cudaGetDeviceProperties(&properties, (int)ordinal));
