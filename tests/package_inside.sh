@@ -1,9 +1,10 @@
 #!/bin/bash
-# Inside a fresh root: the package installs, serves its user, is upgraded over itself, removed and purged.  Run by tests/package.sh.
+# Inside a fresh root: the package installs, serves its user, is upgraded while a request and a job run, removed and purged.  Run by
+# tests/package.sh.
 #
-# usage: package_inside.sh PACKAGE.deb MODEL.gguf
+# usage: package_inside.sh OLD.deb NEW.deb MODEL.gguf
 set -euo pipefail
-deb=$1 model=$2
+deb=$(realpath "$1") new=$(realpath "$2") model=$3
 say() { echo "-- $*"; }
 
 say "install"
@@ -50,13 +51,24 @@ printf '{"prompt": "one", "max_tokens": 3}\n{"prompt": "two", "max_tokens": 3}\n
 box wait j
 [ "$(box results j | wc -l)" = 2 ]
 
-say "upgrade: the same state goes on"
-stop
-DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --reinstall "$deb" >/dev/null 2>&1
+say "upgrade under load: what runs is finished, the job goes on, each line is answered once"
+long=(weir generate --ignore-eos --max-tokens 3500 --seed 5 'once upon a time')
+"${long[@]}" >/root/long.txt &
+asking=$!
+for i in $(seq 60); do echo "{\"id\": \"l$i\", \"prompt\": \"line $i\", \"max_tokens\": 600, \"ignore_eos\": true}"; done | box submit --name k
+for _ in $(seq 100); do weir status --json | grep -q '"running":[1-9]' && break; sleep 0.05; done
+stop                       # what systemctl restart does first: SIGTERM to the broker drains, to the gateway ends it
+wait "$asking"
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$new" >/dev/null 2>&1
+dpkg-query -W -f='${Version}\n' weir
+[ "$(dpkg-query -W -f='${Version}' weir)" = 0.1.0 ]
 grep -q '^model = m=' /etc/weir/weir.conf
 start
 for _ in $(seq 50); do box whoami >/dev/null 2>&1 && break; sleep 0.2; done
 [ "$(box results j | wc -l)" = 2 ]
+box wait k
+[ "$(box results k | grep -o '"custom_id":"l[0-9]*"' | sort -u | wc -l)" = 60 ] && [ "$(box results k | wc -l)" = 60 ]
+"${long[@]}" | cmp - /root/long.txt    # not a word was lost
 stop
 
 say "remove, then purge"
@@ -64,4 +76,6 @@ apt-get remove -y -qq weir >/dev/null 2>&1
 [ ! -e /usr/bin/weir ] && [ -e /var/lib/weir/jobs.db ] && [ -e /etc/weir/weir.conf ]
 apt-get purge -y -qq weir >/dev/null 2>&1
 [ ! -e /var/lib/weir ] && [ ! -e /etc/weir/weir.conf ]
+left=$(find / -xdev -iname '*weir*' ! -path '/root/*' ! -path '/proc/*' ! -path '/sys/*' ! -path '/tmp/*' ! -path '/srv/*')
+[ -z "$left" ] || { echo "left behind: $left"; exit 1; }
 say "done"
