@@ -180,7 +180,7 @@ static void print_worker(const json_t *w)
 static void print_queue(const json_t *q)
 {
     begin_line(5);
-    line.column = (unsigned)printf("  %.0f", number_of(q, "queued"));
+    line.column = (unsigned)printf("  %-3.0f", number_of(q, "queued"));
     put("queued for %s", text_of(q, "model"));
     put("wait for %s", text_of(q, "waits_for"));
     putchar('\n');
