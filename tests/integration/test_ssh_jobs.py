@@ -238,6 +238,10 @@ def test_line_endings_marks_and_blanks():
         check_eq(rig.ssh("wait").returncode, 0, "wait")
         answers, _ = check_once(rig, job, ["1", "4", "line-6"])
         check_eq(answers["line-6"]["response"]["body"]["choices"][0]["text"], "echo: last", "no newline at the end")
+        job = rig.submit(b'{"id":"gbk","prompt":"\xc4\xe3\xba\xc3"}\n{:\n "model": "x"}\n{"id":"good","prompt":"x"}\n\x00\x01\n')
+        check_eq(rig.ssh("wait " + job).returncode, 1, "lines that are no text or no JSON are errors of their own")
+        answers, errors = check_once(rig, job, ["good", "line-1", "line-2", "line-3", "line-5"])
+        check_eq((list(answers), len(errors)), (["good"], 4), "the others run")
 
 
 def test_an_idempotency_key():
