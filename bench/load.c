@@ -178,20 +178,18 @@ static void run(struct bench *b)
         for (size_t i = 0; i < n; i++) {
             struct connection *c = &b->c[i];
 
-            if (!c->busy && wants_more(b)) {
+            if (weir_process(c->client, &err) != WEIR_OK)
+                die("process", &err);
+            if (!c->busy && wants_more(b)) { /* perhaps its answer has just come */
                 if (now() >= c->next_at)
                     ask(b, c);
                 else
                     wait_ms = min_wait(wait_ms, 1 + (int)(1e3 * (c->next_at - now())));
             }
-            if (weir_process(c->client, &err) != WEIR_OK)
-                die("process", &err);
             fds[i] = (struct pollfd){ .fd = weir_fd(c->client), .events = POLLIN };
             wait_ms = min_wait(wait_ms, weir_timeout_ms(c->client));
-            if (!c->busy && wants_more(b) && b->o.pause_ms == 0)
-                wait_ms = 0; /* its answer has just come */
         }
-        if (wants_more(b) || b->n_busy > 0) /* the last answer may just have come */
+        if (b->n_busy > 0 || wait_ms >= 0)
             (void)poll(fds, n, wait_ms);
     }
 }
