@@ -160,7 +160,7 @@ static void compare(struct verify *v, const struct rerun *r)
         return;
     }
     char *text = weir_line_output(&r->c->line, r->answer, "again", 0, NULL);
-    json_t *again = text != NULL ? json_loads(text, 0, NULL) : NULL;
+    json_t *again = text != NULL ? json_loads(text, JSON_ALLOW_NUL, NULL) : NULL;
     compare_choices(v, r->c, json_object_get(json_object_get(json_object_get(again, "response"), "body"), "choices"));
     json_decref(again);
     free(text);

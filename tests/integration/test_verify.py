@@ -10,6 +10,7 @@ LINES = [{"id": "greedy", "prompt": "a b c", "temperature": 0, "max_tokens": 12}
          {"id": "many", "prompt": "q", "n": 3, "max_tokens": 7, "logprobs": True, "top_logprobs": 4},
          {"prompt": "no name of its own", "max_tokens": 5, "stop": ["e"]},
          {"custom_id": "o", "method": "POST", "url": "/v1/completions", "body": {"prompt": "open", "max_tokens": 6, "logprobs": 2}},
+         {"id": "nul", "prompt": "q", "max_tokens": 4, "logit_bias": {"0": 100}, "temperature": 0},
          {"id": "refused", "prompt": "z", "temperature": 1e9}]
 
 
@@ -29,7 +30,8 @@ def answers_are_computed_again_bit_by_bit():
         write(source, LINES)
         pool.weir("batch", "-q", source, "-o", answers, code=1)
         records = read(answers)
-        assert len(records) == 6
+        assert len(records) == 7
+        assert "\0" in next(r for r in records if r["custom_id"] == "nul")["response"]["body"]["choices"][0]["text"]
         for r in records:
             body = r["response"]["body"]
             assert isinstance(body["seed"], int) and body["system_fingerprint"], body
@@ -37,9 +39,9 @@ def answers_are_computed_again_bit_by_bit():
                 assert len(c["token_hash"]) == 32 and c["n_tokens"] > 0, c
         assert {r["custom_id"]: r["response"]["body"]["seed"] for r in records}["seeded"] == 77
         said = pool.weir("verify", source, answers).stdout
-        assert said.startswith("6 of 6 answers") and "6 equal, 0 differ, 0 of another class, 0 not rerun" in said, said
+        assert said.startswith("7 of 7 answers") and "7 equal, 0 differ, 0 of another class, 0 not rerun" in said, said
         some = json.loads(pool.weir("verify", source, answers, "--sample", "2", "--draw", "5", "--json").stdout)
-        assert some["sample"] == 2 and some["equal"] == 2 and some["answers"] == 6 and some["draw"] == 5 and some["lines"] == [], some
+        assert some["sample"] == 2 and some["equal"] == 2 and some["answers"] == 7 and some["draw"] == 5 and some["lines"] == [], some
 
         # one byte of a text, one token's hash, one log-probability, one seed, a line that the input lacks
         def changed(custom_id, change):
@@ -57,7 +59,7 @@ def answers_are_computed_again_bit_by_bit():
         for id, change, words in [("greedy", text, "the texts part after"), ("seeded", hash, "other tokens"), ("many", logprob, "choice 2: log-prob"),
                                   ("drawn", finish, "finish_reason is"), ("greedy", unseeded, "has no seed")]:
             said = changed(id, change)
-            assert id in said and words in said and "5 equal" in said, said
+            assert id in said and words in said and "6 equal" in said, said
         write(pool.path("less.jsonl"), [l for l in LINES if l.get("id") != "drawn"])
         assert "no such line" in pool.weir("verify", pool.path("less.jsonl"), answers, code=1).stdout
         # no worker of that class
