@@ -127,7 +127,7 @@ $(B)/bench/load: $(B)/bench/load.c.o $(call lib,client common)
 	@mkdir -p $(@D)
 	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ -lzmq -ljansson $(COMMON_LIBS) $(LDLIBS)
 
-bench: $(B)/bench/cpu_bench $(B)/bench/roofline
+bench: $(B)/bench/cpu_bench $(B)/bench/roofline $(B)/bench/kernels_bench $(B)/bin/weir-worker
 	@bench/compare.sh $(B)
 
 # Broker, worker and clients together; beside llama-server where WEIR_PEER has one.

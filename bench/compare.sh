@@ -4,9 +4,11 @@
 # usage: compare.sh BUILD_DIR          what `make bench` runs
 #   WEIR_BENCH_MODEL    the model (default: the one the demo uses)
 #   WEIR_PEER           folder with llama-bench and llama-batched-bench (default: built below the cache directory by bench/peer.sh)
-#   WEIR_BENCH_ROUNDS   rounds (5); each runs every test of both once, the table shows medians
+#   WEIR_BENCH_ROUNDS   rounds (5); each runs every test of both once, the table shows medians and medians of the rounds' ratios
 #
-# Prints a table and writes BUILD_DIR/bench/cpu.json: medians of both, their ratios, and what limits the machine.
+# Like for like: the same file, threads and KV type (f16); decode of 16 is 128 tokens each after prompts of 128, on both sides.
+# Prints tables and writes BUILD_DIR/bench/cpu.json: medians, ratios, start and memory, the limits of the machine, and every kernel
+# beside its limit.  Five rounds take about four minutes on a quiet machine.
 set -eu
 build=$1
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/weir
@@ -38,4 +40,6 @@ for _ in $(seq "$rounds"); do
     q8 decode100 decode4000 >> "$raw"
     "$build/bench/roofline" "$threads" >> "$raw"
 done
+/usr/bin/python3 "$here/start.py" "$model" "$threads" "$build/bin/weir-worker" "$peer/llama-bench" "$rounds" >> "$raw"
+"$build/bench/kernels_bench" >> "$raw"
 exec /usr/bin/python3 "$here/report.py" "$raw" "$build/bench/cpu.json" "$model" "$threads"
