@@ -72,8 +72,10 @@ void oracle_answer(const struct question *q, uint32_t choice, struct expected *r
     a.ids = calloc(end, sizeof(*a.ids));
     assert(a.ids != NULL);
     memcpy(tokens, q->prompt, n * sizeof(*tokens));
+    uint64_t chain = fake_chain(0, tokens, 0, n);
     while (state.finish == FINISH_NONE) {
-        tokens[n] = fake_token(tokens, n, &q->sampling, choice, n - q->n_prompt, SIM_VOCAB);
+        tokens[n] = fake_token_after(chain, &q->sampling, choice, n - q->n_prompt, SIM_VOCAB);
+        chain = fake_chain(chain, tokens, n, n + 1);
         size_t n_text = answer_push(&state, tokens[n], n + 1 == end, text);
         append(&a, tokens[n++], text, n_text);
     }

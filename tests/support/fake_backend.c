@@ -57,13 +57,22 @@ static int32_t sample(uint64_t chain, const struct sampling *sampling, uint32_t 
     return (int32_t)(mix(h, 1) % n_vocab);
 }
 
+uint64_t fake_chain(uint64_t chain, const int32_t *tokens, uint32_t from, uint32_t n_tokens)
+{
+    for (uint32_t i = from; i < n_tokens; i++)
+        chain = link_of(chain, tokens[i], i);
+    return chain;
+}
+
+int32_t fake_token_after(uint64_t chain, const struct sampling *sampling, uint32_t choice, uint32_t index, uint32_t n_vocab)
+{
+    return sample(chain, sampling, choice, index, n_vocab);
+}
+
 int32_t fake_token(const int32_t *tokens, uint32_t n_tokens, const struct sampling *sampling, uint32_t choice,
                    uint32_t index, uint32_t n_vocab)
 {
-    uint64_t chain = 0;
-    for (uint32_t i = 0; i < n_tokens; i++)
-        chain = link_of(chain, tokens[i], i);
-    return sample(chain, sampling, choice, index, n_vocab);
+    return sample(fake_chain(0, tokens, 0, n_tokens), sampling, choice, index, n_vocab);
 }
 
 static enum status fake_plan_memory(const struct model *m, const struct backend_options *o, struct memory_plan *ret_plan,

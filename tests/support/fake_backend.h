@@ -20,6 +20,10 @@ const struct backend_api *fake_backend(void);
 int32_t fake_token(const int32_t *tokens, uint32_t n_tokens, const struct sampling *sampling, uint32_t choice,
                    uint32_t index, uint32_t n_vocab);
 
+/* The same for who asks token after token: the chain of tokens [from] .. [n_tokens - 1] behind that of those before (0: there are none). */
+uint64_t fake_chain(uint64_t chain, const int32_t *tokens, uint32_t from, uint32_t n_tokens);
+int32_t fake_token_after(uint64_t chain, const struct sampling *sampling, uint32_t choice, uint32_t index, uint32_t n_vocab);
+
 /* Steps from now on take so long (it sleeps); and the step after n more fails with ST_SYSTEM (UINT32_MAX: none). */
 void fake_backend_set_delay(struct backend *b, uint64_t step_ns);
 void fake_backend_fail_after(struct backend *b, uint32_t n_steps);
