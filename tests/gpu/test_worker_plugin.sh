@@ -28,18 +28,26 @@ echo "kv on the device: alone $alone, of two $two, of four $four"
 [ "$(kv --device cuda --device-share 4 --kv-bytes 20M)" -le 20971520 ] || exit 1
 
 printf '[worker]\ncontext = 512\nmax-seqs = 4\nmax-rows = 16\n' >"$folder/config"
-blocks() { # blocks OPTION...: how many KV blocks the broker's worker has
+status_of() { # status_of FIELD OPTION...: what the broker's worker is said to have
+    local field=$1
+    shift
     WEIR_CONFIG=$folder/config "$build/bin/weir-broker" --runtime-dir "$folder/run" --worker-program "$folder/weir-worker" --model "m=$model" \
         --threads 1 --host-store-bytes 0 "$@" >"$folder/broker.log" 2>&1 &
     local broker=$!
     "$build/bin/weir" --connect "ipc://$folder/run/broker.sock" status --wait-ready 120 --json |
-        python3 -c 'import json, sys; print(json.load(sys.stdin)["workers"][0]["blocks_total"])'
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["workers"][0][sys.argv[1]])' "$field"
     kill -TERM "$broker"
     wait "$broker"
 }
-n=$(blocks --device cuda) m=$(blocks --device cuda --kv-bytes 20M)
+n=$(status_of blocks_total --device cuda) m=$(status_of blocks_total --device cuda --kv-bytes 20M)
 echo "blocks: $n of its own, $m as told"
 [ "$n" -eq 128 ] && [ "$m" -eq 56 ] || { tail -n 5 "$folder/broker.log"; exit 1; } # 4 sequences of 512 tokens; 20 MiB
+
+# Fast prefill reaches the worker, and its answers say so.
+exact=$(status_of system_fingerprint --device cuda --kv-bytes 20M) fast=$(status_of system_fingerprint --device cuda --kv-bytes 20M --fast-prefill)
+echo "ids: $exact, $fast"
+case $exact in *fast* | "") exit 1 ;; esac
+case $fast in *fast*) ;; *) exit 1 ;; esac
 
 # A launch that fails ends the worker, with the reason in its log.
 if WEIR_EMULATED_LAUNCHES=300 answer cuda >"$folder/failed" 2>/dev/null; then echo "a worker on a broken device answered"; exit 1; fi
