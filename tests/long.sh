@@ -122,7 +122,7 @@ kubernetes() {
 # package and container make a fresh Debian root each: they run by name, or with `make prove`.
 usual="second-compiler aarch64 thread-sanitizer sanitizers simulator host-store oracles canary torture jobs soak fuzz services slurm kubernetes"
 wanted=$*
-export -f sanitized threads second_compiler fuzz simulator soak torture jobs_killed services host_store oracles canary package container slurm kubernetes
+export -f aarch64 sanitized threads second_compiler fuzz simulator soak torture jobs_killed services host_store oracles canary package container slurm kubernetes
 export jobs
 #    name             budget_s
 part second-compiler  600  bash -c second_compiler
