@@ -1,7 +1,7 @@
 /* pool.c - persistent threads, a barrier, a work counter.
  *
- * Both waits (for the next run, at a barrier) are on a number that only grows.  A waiter spins on it for SPIN_ROUNDS, then
- * announces itself and sleeps on its futex:
+ * Both waits (for the next run, at a barrier) are on a number that only grows.  A waiter spins on it for SPIN_ROUNDS, yielding
+ * now and then, then announces itself and sleeps on its futex:
  *
  *     waiter    W1  sleepers += 1               waker     R1  number += 1
  *               W2  sleep while number == old             R2  if sleepers > 0: wake all
@@ -20,7 +20,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SPIN_ROUNDS = 4000 }; /* pauses: about 50 microseconds */
+/* A wait on a quiet machine is over within a few microseconds.  One that is not may be for a thread that wants this very processor, so
+ * from then on it is offered now and then; without that a machine with other work on it gives a fifth of the speed. */
+enum {
+    SPIN_ROUNDS = 4000, /* pauses: about 50 microseconds */
+    SPIN_ALONE = 256,   /* of them before the first offer, */
+    OFFER_EVERY = 32,   /* and from one offer to the next */
+};
 
 struct gate {
     _Alignas(64) atomic_uint number;
@@ -59,7 +65,10 @@ static void wait_change(struct gate *g, unsigned old, uint32_t spin_rounds)
     for (uint32_t i = 0; i < spin_rounds; i++) {
         if (atomic_load_explicit(&g->number, memory_order_acquire) != old)
             return;
-        relax();
+        if (i >= SPIN_ALONE && i % OFFER_EVERY == 0)
+            sched_yield();
+        else
+            relax();
     }
     atomic_fetch_add(&g->sleepers, 1);
     while (atomic_load(&g->number) == old)
