@@ -14,6 +14,14 @@
 #define GEMM_MIXED   PASTE(gemm_mixed_, PRODUCT_TYPE)
 #define GEMM_GATE    PASTE(gemm_gate_, PRODUCT_TYPE)
 
+/* Blocks of a product of many rows that share a multiprocessor.  (Q6_K keeps two sums a block of K; compiled for sm_100, a third
+ * of these blocks would not leave it registers enough.) */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+enum { GEMM_RESIDENT = format<TYPE_ID>::is_six ? 2 : 3 };
+#else
+enum { GEMM_RESIDENT = 3 };
+#endif
+
 __global__ void __launch_bounds__(GEMV_THREADS, 3) GEMV(const __grid_constant__ struct product_args a, uint32_t cols,
                                                            uint32_t columns_max)
 {
@@ -24,11 +32,11 @@ __global__ void __launch_bounds__(GEMV_THREADS, 3) GEMV_GATE(const __grid_consta
 {
     gemv_int<TYPE_ID, true>(a, cols, columns_max);
 }
-__global__ void __launch_bounds__(GEMM_THREADS, 3) GEMM_(const __grid_constant__ struct product_args a)
+__global__ void __launch_bounds__(GEMM_THREADS, GEMM_RESIDENT) GEMM_(const __grid_constant__ struct product_args a)
 {
     gemm_int<TYPE_ID, false, 1>(a);
 }
-__global__ void __launch_bounds__(GEMM_THREADS, 3) GEMM_MIXED(const __grid_constant__ struct product_args a)
+__global__ void __launch_bounds__(GEMM_THREADS, GEMM_RESIDENT) GEMM_MIXED(const __grid_constant__ struct product_args a)
 {
     uint32_t group = blockIdx.x;
 
@@ -37,7 +45,7 @@ __global__ void __launch_bounds__(GEMM_THREADS, 3) GEMM_MIXED(const __grid_const
     else
         gemm_int<TYPE_ID, false, 1>(a);
 }
-__global__ void __launch_bounds__(GEMM_THREADS, 3) GEMM_GATE(const __grid_constant__ struct product_args a)
+__global__ void __launch_bounds__(GEMM_THREADS, GEMM_RESIDENT) GEMM_GATE(const __grid_constant__ struct product_args a)
 {
     gemm_int<TYPE_ID, true, 1>(a);
 }

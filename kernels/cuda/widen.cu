@@ -23,7 +23,7 @@ enum status launch_widen(const struct widen_args *a, device_stream s)
                             reinterpret_cast<cudaStream_t>(s), *a));
 }
 
-__global__ void __launch_bounds__(NORM_THREADS) norm_rows(const __grid_constant__ struct norm_args a, uint32_t first, uint32_t n)
+__global__ void __launch_bounds__(NORM_THREADS, 8) norm_rows(const __grid_constant__ struct norm_args a, uint32_t first, uint32_t n)
 {
     const uint32_t row = blockIdx.x * (NORM_THREADS / WARP) + threadIdx.x / WARP;
 
