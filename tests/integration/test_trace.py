@@ -36,12 +36,15 @@ def wait_trace(pool, request, condition):
 def a_real_request_is_told_in_full():
     with Pool(models=["m=" + MODEL], real=True) as pool:
         c = pool.client()
-        prompt = "The mill at the river turns. " * 90
-        # the second asks for what the first is computing: it waits for that prefix
-        for id in "ab":
-            c.send({"type": "generate", "id": id, "prompt": prompt + id, "max_tokens": 8, "temperature": 0, "ignore_eos": True})
-        answers = c.finish(["a", "b"])
-        traces = [trace(pool, answers[id].accepted["request"]) for id in "ab"]
+        # the second asks for what the first is computing: it waits for that prefix; unless it comes so late that all is there
+        for attempt in range(10):
+            prompt = "The mill at river %d turns. " % attempt * 120
+            for id in "ab":
+                c.send({"type": "generate", "id": id, "prompt": prompt + id, "max_tokens": 8, "temperature": 0, "ignore_eos": True})
+            answers = c.finish(["a", "b"])
+            traces = [trace(pool, answers[id].accepted["request"]) for id in "ab"]
+            if "prefix" in traces[1][1]:
+                break
         for r, phases in traces:
             assert r["state"] == "done" and r["user"] and r["class"] == "interactive", r
             assert set(phases) >= {"queue", "routing", "handover", "tokenize", "wait", "prefill", "steps", "stream"}, phases
@@ -53,7 +56,7 @@ def a_real_request_is_told_in_full():
             assert abs(sum(k["ms"] for k in r["chunks"]) - r["chunks_ms"]) < 0.001
         first, second = traces
         assert len(first[0]["chunks"]) > 1 and "prefix" not in first[1], first
-        assert second[1]["prefix"] > 0 and second[0]["cached_tokens"] > 0, second
+        assert second[1].get("prefix", 0) > 0 and second[0]["cached_tokens"] > 0, second
 
         done = answers["a"].end["timings"]  # the broker's own account of the same request
         assert abs(done["queue_ms"] - first[1]["queue"]) < 1000 and done["total_ms"] <= first[0]["total_ms"] + 0.001, (done, first)
@@ -65,7 +68,7 @@ def a_real_request_is_told_in_full():
         listed = subprocess.run(weir, capture_output=True, text=True, check=True).stdout
         assert all(answers[id].accepted["request"] in listed for id in "ab"), listed
         asked = json.loads(subprocess.run(weir + ["--json"], capture_output=True, text=True, check=True).stdout)
-        assert [r["state"] for r in asked["requests"]] == ["done", "done"], asked
+        assert [r["state"] for r in asked["requests"]] == ["done"] * 2 * (attempt + 1), asked
         no = subprocess.run(weir + ["0-99"], capture_output=True, text=True)
         assert no.returncode == 1 and "not_found" in no.stderr, no
 
