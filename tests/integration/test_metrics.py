@@ -39,9 +39,16 @@ def numbers_are_those_of_what_was_done():
         for _ in range(3):  # at least two meet on one of two workers
             pool.weir("generate", "--max-tokens", "4", "--ignore-eos", "the same long words, again and again, and then once more")
         pool.weir("generate", "--model", "nobody", "x", code=1)
-        time.sleep(2.5)
-        code, page = pool.get("/metrics")
-        assert code == 200
+
+        def all_told():
+            code, page = pool.get("/metrics")
+            s = series(page) if code == 200 else {}
+            return page if s.get('weir_requests_total{result="done"}') == 11 and s["weir_tokens_generated_total"] == 52 and sum(
+                v for k, v in s.items() if k.startswith("weir_worker_decode_tokens_total")) >= 52 else None
+
+        page = wait_until(all_told, 10, "the workers' pages have come in")
+        time.sleep(1.5)  # and rest
+        page = all_told()
         check_page(page)
         s = series(page)
         assert s['weir_requests_total{result="done"}'] == 11 and s['weir_request_errors_total{code="model_not_found"}'] == 1, page
