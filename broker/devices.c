@@ -120,7 +120,7 @@ static void *run(void *arg)
             pthread_mutex_lock(&d->lock);
             d->numbers[i] = now;
         }
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += DEVICES_PERIOD_MS / 1000;
         if (!d->stop)
             pthread_cond_timedwait(&d->stopped, &d->lock, &until);
@@ -152,6 +152,7 @@ static bool open_library(struct devices *d)
 struct devices *devices_new(void)
 {
     struct devices *d = calloc(1, sizeof(*d));
+    pthread_condattr_t by_steady_clock;
 
     if (d == NULL)
         return NULL;
@@ -164,7 +165,10 @@ struct devices *devices_new(void)
     for (uint32_t i = 0; i < d->n; i++)
         d->numbers[i] = ask(&d->nvml, d->handles[i]);
     pthread_mutex_init(&d->lock, NULL);
-    pthread_cond_init(&d->stopped, NULL);
+    pthread_condattr_init(&by_steady_clock);
+    pthread_condattr_setclock(&by_steady_clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&d->stopped, &by_steady_clock);
+    pthread_condattr_destroy(&by_steady_clock);
     if (pthread_create(&d->thread, NULL, run, d) != 0) {
         d->nvml.shutdown();
         dlclose(d->library);

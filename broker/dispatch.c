@@ -226,7 +226,8 @@ static void place_suspect(struct broker *b, uint32_t request, struct room rooms[
 
         if (w->model != r->model || (w->has_card && !r->takeover_any && !numerics_fit(r, w)))
             continue;
-        starting = starting || (w->state != WORKER_READY && w->order == ORDER_RUN && !supervisor_hopeless(w));
+        starting = starting ||
+                   (w->state != WORKER_READY && w->order == ORDER_RUN && !w->released && !supervisor_hopeless(w));
         if (!rooms[i].interactive)
             continue;
         candidates[i].usable = quarantined(b, w, r);
@@ -382,6 +383,8 @@ void dispatch_release(struct broker *b)
 
         if (w->state != WORKER_READY || w->link.n_held > 0)
             w->last_busy_ns = b->now_ns;
+        else if (w->last_dispatch_ns > w->last_busy_ns) /* a request that came and ended between two looks */
+            w->last_busy_ns = w->last_dispatch_ns;
         if (limit_ns == 0 || b->state != BROKER_RUNNING || w->state != WORKER_READY || w->order != ORDER_RUN || w->released ||
             w->killed != KILL_NONE || w->link.n_held > 0 || b->now_ns - w->last_busy_ns < limit_ns)
             continue;

@@ -283,7 +283,8 @@ void supervisor_order(struct worker *w, enum worker_order order, uint64_t now_ns
 
 void supervisor_obey(struct worker *w, uint64_t now_ns)
 {
-    if (w->order < ORDER_DRAIN && !w->released)
+    /* Who is leaving has its time for that even if it is wanted again meanwhile. */
+    if (w->order < ORDER_DRAIN && !w->released && w->state != WORKER_LEAVING)
         return;
     switch (w->state) {
     case WORKER_WAITING:

@@ -164,13 +164,13 @@ static bool gives_way(const struct sequence *r, const struct sequence *newcomer)
     return r->paused || (newcomer->interactive && !ranks_interactive(r));
 }
 
-/* The first to give way: a paused one, else the youngest. */
-static struct sequence *find_victim(const struct scheduler *s, const struct sequence *newcomer)
+/* The first to give way, of batch if it must be: a paused one, else the youngest. */
+static struct sequence *find_victim(const struct scheduler *s, const struct sequence *newcomer, bool of_batch)
 {
     struct sequence *found = NULL;
     for (uint32_t i = 0; i < s->n_running; i++) {
         struct sequence *r = s->running[i];
-        if (gives_way(r, newcomer) &&
+        if (gives_way(r, newcomer) && !(of_batch && r->interactive) &&
             (found == NULL || (r->paused != found->paused ? r->paused : r->serial > found->serial)))
             found = r;
     }
@@ -196,7 +196,7 @@ static bool make_room(struct scheduler *s, const struct sequence *seq, uint32_t 
             return true;
         if (session_pins_drop_oldest(&s->sessions, s->cache))
             continue; /* idle blocks before work under way */
-        struct sequence *victim = find_victim(s, seq);
+        struct sequence *victim = find_victim(s, seq, false);
         if (victim == NULL || available + (uint64_t)victims_blocks(s, seq) < n_needed)
             return false;
         scheduler_preempt(s, victim, now_ns);
@@ -290,10 +290,11 @@ static void start(struct scheduler *s, struct sequence *seq, const struct prefix
 /* A slot for it: a free one, or that of one that gives way. */
 static bool make_slot(struct scheduler *s, struct admission *a, const struct sequence *seq)
 {
-    if (s->n_running < s->opt.max_seqs && (seq->interactive || a->n_batch < batch_slots(s)))
+    const bool batch_full = !seq->interactive && a->n_batch >= batch_slots(s);
+    if (s->n_running < s->opt.max_seqs && !batch_full)
         return true;
-    struct sequence *victim = find_victim(s, seq);
-    if (victim == NULL || (!seq->interactive && victim->interactive && a->n_batch >= batch_slots(s)))
+    struct sequence *victim = find_victim(s, seq, batch_full);
+    if (victim == NULL)
         return false;
     scheduler_preempt(s, victim, a->now_ns);
     return true;

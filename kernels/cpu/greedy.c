@@ -32,7 +32,8 @@ float greedy_norm(const float *w, uint32_t n)
             lane[j] += w[i + j] * w[i + j];
     for (uint32_t j = 0; j < 16; j++)
         sum += (double)lane[j];
-    return (float)(sqrt(sum) * 1.001); /* above what rounding may have taken off */
+    const float norm = (float)(sqrt(sum) * 1.001); /* above what rounding may have taken off */
+    return isfinite(norm) ? norm : INFINITY;       /* then no bound holds, and every panel gets both parts */
 }
 
 bool greedy_entry(const struct plan_entry *e)

@@ -516,6 +516,32 @@ static void a_paused_sequence_costs_only_itself(void **state)
     fake_engine_deinit(&e);
 }
 
+/* Batch has all the slots it may have, one of them paused; the youngest paused one is interactive, whose slot would not help. */
+static void a_paused_batch_sequence_makes_room_for_batch(void **state)
+{
+    (void)state;
+    struct fake_engine e;
+    struct fake_options opt = roomy;
+    struct fake_sequence *f[5];
+    opt.scheduler.max_seqs = 4; /* three of them for batch */
+    fake_engine_init(&e, &opt);
+    for (uint32_t i = 0; i < 4; i++)
+        f[i] = add(&e, i % 2 == 0 ? text : other, 40 + i, 60, i == 3);
+    for (uint32_t i = 0; i < 5; i++)
+        fake_engine_step(&e);
+    f[1]->seq.paused = f[3]->seq.paused = true;
+    f[4] = add(&e, text, 70, 5, false);
+    for (uint32_t i = 0; i < 20; i++)
+        fake_engine_step(&e);
+    assert_int_equal(f[4]->seq.state, SEQUENCE_ENDED);
+    assert_int_equal(f[3]->seq.state, SEQUENCE_RUNNING);
+    f[1]->seq.paused = f[3]->seq.paused = false;
+    run_until_idle(&e);
+    for (uint32_t i = 0; i < 5; i++)
+        finish(f[i]);
+    fake_engine_deinit(&e);
+}
+
 static void what_can_never_fit_is_refused_with_the_numbers(void **state)
 {
     (void)state;
@@ -727,6 +753,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(ageing_passes_over_what_cannot_run),
         cmocka_unit_test(paused_prompts_keep_nobody_from_the_rows),
         cmocka_unit_test(a_paused_sequence_costs_only_itself),
+        cmocka_unit_test(a_paused_batch_sequence_makes_room_for_batch),
         cmocka_unit_test(what_can_never_fit_is_refused_with_the_numbers),
         cmocka_unit_test(one_sequence_may_fill_the_whole_pool),
         cmocka_unit_test(under_random_traffic_blocks_are_conserved_and_everyone_ends_with_the_right_answer),

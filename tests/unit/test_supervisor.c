@@ -9,6 +9,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -153,6 +154,34 @@ static void a_kill_hits_the_process_and_names_its_reason(void **state)
     assert_int_equal(w.pidfd, -1);
 }
 
+/* It hangs on its way out, and a request has come meanwhile: it is ended all the same, or nobody would ever serve that. */
+static void who_leaves_has_its_time_even_if_wanted_again(void **state)
+{
+    static struct worker w;
+
+    (void)state;
+    supervisor_init_worker(&w, 0, 0, "cpu");
+    pid_t pid = fork();
+    if (pid == 0) {
+        pause();
+        _exit(0);
+    }
+    assert_true(pid > 0);
+    w.pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    assert_true(w.pidfd >= 0);
+    w.state = WORKER_LEAVING;
+    w.released = true;
+    w.state_since_ns = 100 * second;
+    supervisor_wake(&w, 101 * second);
+    assert_int_equal(w.state, WORKER_LEAVING);
+    supervisor_obey(&w, 101 * second);
+    assert_int_equal(w.killed, KILL_NONE);
+    supervisor_obey(&w, 102 * second + SUPERVISOR_LEAVE_MS * UINT64_C(1000000));
+    assert_int_equal(w.killed, KILL_SHUTDOWN);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    close(w.pidfd);
+}
+
 /* Orders bring a slot without a process to where they want it, whatever came before: checked against the rules of the header. */
 static void orders_move_a_slot_that_has_no_process(void **state)
 {
@@ -193,6 +222,7 @@ int main(void)
         cmocka_unit_test(time_demands_a_start_a_kill_or_nothing),
         cmocka_unit_test(a_process_that_cannot_start_waits_and_says_why),
         cmocka_unit_test(a_kill_hits_the_process_and_names_its_reason),
+        cmocka_unit_test(who_leaves_has_its_time_even_if_wanted_again),
         cmocka_unit_test(orders_move_a_slot_that_has_no_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

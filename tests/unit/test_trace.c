@@ -51,6 +51,21 @@ static void phases_add_up_whatever_the_worker_says(void **state)
     }
 }
 
+/* Its worker died after the first token, and the next one has told nothing yet: it is being handed over, no step is computed. */
+static void a_token_of_a_dead_worker_is_no_point_of_the_next_ones_run(void **state)
+{
+    (void)state;
+    struct trace t = {.state = TRACE_RUNNING, .arrived_ns = 100, .first_token_ns = 300, .takeovers = 1};
+    struct trace_phase p[TRACE_PHASES];
+
+    t.times.first_picked_ns = 110;
+    t.times.picked_ns = 500;
+    t.times.sent_ns = 510;
+    trace_phases(&t, 1000, p);
+    assert_int_equal(p[TRACE_HANDOVER].took_ns, 490);
+    assert_int_equal(p[TRACE_STEPS].took_ns, 0);
+}
+
 static void phases_of_a_whole_request_are_the_times_between_its_points(void **state)
 {
     (void)state;
@@ -172,6 +187,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(phases_add_up_whatever_the_worker_says),
+        cmocka_unit_test(a_token_of_a_dead_worker_is_no_point_of_the_next_ones_run),
         cmocka_unit_test(phases_of_a_whole_request_are_the_times_between_its_points),
         cmocka_unit_test(a_request_under_way_is_in_its_last_phase_until_now),
         cmocka_unit_test(the_last_of_each_class_are_kept),
