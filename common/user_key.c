@@ -159,6 +159,11 @@ enum status user_key_parse(const char *line, const char *where, struct user_key 
     struct span options = { 0 }, type = next_word(&rest);
     struct user_key key = { 0 };
 
+    if (strlen(line) > USER_KEY_LINE_BYTES_MAX) {
+        error_set(err, ERR_LIMIT_EXCEEDED, where, "the key has %zu bytes with its comment, the limit is %d", strlen(line),
+                  USER_KEY_LINE_BYTES_MAX);
+        return ST_LIMIT;
+    }
     if (!is_key_type(type)) {
         rest = line;
         options = next_options(&rest);

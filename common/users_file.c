@@ -2,7 +2,7 @@
  *
  * Reading adds to a list through the same functions as the command line does, so both refuse the same things.  Writing goes to a
  * temporary file beside it that takes the old one's place when it is safe on disk: a reader sees the old list or the new
- * one, also after a power cut. */
+ * one, also after a power cut.  The temporary file is read before that, as anybody will read it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -302,6 +302,21 @@ static enum status write_list(int fd, const char *path, const struct users *u, s
     return st;
 }
 
+/* A file that is refused would lock everybody out, so none is put in the place of one that was good. */
+static enum status check_written(const char *temporary, const char *path, struct error *err)
+{
+    struct users again = { 0 };
+    struct error why;
+    enum status st = users_load(temporary, &again, &why);
+
+    if (st != ST_OK) {
+        error_set(err, why.code, path, "not changed, for the new list could not be read again: %s", why.message);
+        return st;
+    }
+    users_deinit(&again);
+    return ST_OK;
+}
+
 enum status users_save(const char *path, const struct users *u, struct error *err)
 {
     char *temporary = NULL;
@@ -315,6 +330,8 @@ enum status users_save(const char *path, const struct users *u, struct error *er
         goto out;
     }
     st = write_list(fd, path, u, err);
+    if (st == ST_OK)
+        st = check_written(temporary, path, err);
     if (st == ST_OK && rename(temporary, path) < 0)
         st = system_error("cannot be replaced", path, err);
     if (st == ST_OK)

@@ -214,12 +214,12 @@ void desk_on_keys(struct desk *d, struct conn *c, struct op *op, struct door_rea
 {
     uint32_t what = door_get_u32(r);
     struct span text = door_get_str(r);
-    char line[16 << 10];
+    char line[USER_KEY_LINE_BYTES_MAX + 1];
     struct error err;
     int lock = -1;
 
     (void)fd;
-    if (r->failed || what > DOOR_KEYS_REMOVE || !desk_copy(text, line, sizeof line)) {
+    if (r->failed || what > DOOR_KEYS_REMOVE) {
         desk_break(d, c, "keys");
         return;
     }
@@ -227,8 +227,8 @@ void desk_on_keys(struct desk *d, struct conn *c, struct op *op, struct door_rea
         utf8_valid(text); /* it becomes a line of the users file: a newline would begin another */
     for (size_t i = 0; i < text.n; i++)
         text_only = text_only && text.at[i] >= 0x20 && text.at[i] != 0x7f;
-    if (!text_only) {
-        error_set(&err, ERR_INVALID_PARAMETER, "key", "a key is one line of text");
+    if (!text_only || !desk_copy(text, line, sizeof line)) {
+        error_set(&err, ERR_INVALID_PARAMETER, "key", "a key is one line of text, of at most %d bytes", USER_KEY_LINE_BYTES_MAX);
         desk_error(d, c, op, &err);
         return;
     }

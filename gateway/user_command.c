@@ -28,8 +28,6 @@
 #include "users.h"
 #include "verb.h"
 
-enum { KEY_LINE_BYTES_MAX = 16 << 10 };
-
 static int refuse(const struct error *err)
 {
     fprintf(stderr, "weir user: %s\n", err->message);
@@ -76,7 +74,7 @@ static int lock_users(const struct gateway_places *places, struct error *err)
 static enum status add_keys(struct users *u, const char *name, const char *path, unsigned *ret_n,
                             struct error *err)
 {
-    char line[KEY_LINE_BYTES_MAX];
+    char line[USER_KEY_LINE_BYTES_MAX + 2];
     enum status st = ST_OK;
     unsigned n = 0, number = 0;
     FILE *in = strcmp(path, "-") == 0 ? stdin : open_key(path);
@@ -90,7 +88,7 @@ static enum status add_keys(struct users *u, const char *name, const char *path,
         size_t bytes = strcspn(line, "\r\n");
         if (line[bytes] == '\0' && !feof(in)) {
             error_set(err, ERR_LIMIT_EXCEEDED, "key", "%s:%u: a key line has at most %d bytes", path, number,
-                      KEY_LINE_BYTES_MAX - 2);
+                      USER_KEY_LINE_BYTES_MAX);
             st = ST_LIMIT;
             break;
         }

@@ -34,6 +34,7 @@
 #include "status.h"
 
 enum { USERS_MAX = 1024, GROUPS_MAX = 256, USER_KEYS_MAX = 64, USER_NAME_BYTES = 32, CURVE_LABEL_BYTES = 32 };
+enum { USER_KEY_LINE_BYTES_MAX = 8 << 10 }; /* a key with its options and comment; a line of the users file may be longer */
 
 struct user_key {
     char *type;      /* "ssh-ed25519" */
@@ -70,6 +71,7 @@ struct users {
 
 /* ST_OK (a missing file is an empty list), ST_INVALID (*err names file and line), ST_NOMEM, ST_SYSTEM. */
 MUST_CHECK enum status users_load(const char *path, struct users *ret_users, struct error *err);
+/* Replaces the file.  A list that could not be loaded again (ST_INVALID) is not saved: the file stays as it is. */
 MUST_CHECK enum status users_save(const char *path, const struct users *u, struct error *err);
 void users_deinit(struct users *u);
 

@@ -353,6 +353,9 @@ def test_keys_of_ones_own():
         for bad in ["ssh-ed25519 AAAA x", "hello", "ssh-ed25519", 'from="10.0.0.1" ' + line, line + "\nuid = 0", ""]:
             out = rig.ssh("keys add '%s'" % bad)
             check(out.returncode in (2, 4), "bad key", repr(bad), out.returncode)
+        for n in (9000, 16200, 40000):
+            out = rig.ssh("keys add '%s'" % (" ".join(line.split()[:2]) + " " + "c" * n))
+            check(out.returncode == 4 and b"8192" in out.stderr, "a comment too long", n, out.returncode, out.stderr)
         with open(os.path.join(rig.state, "users")) as f:
             check("uid" not in f.read(), "nothing else was written")
         rig.ok("keys remove " + shown)

@@ -281,6 +281,47 @@ static void a_curve_key_is_read_in_both_forms_and_belongs_to_one(void **state)
     assert_null(users_by_curve(&u, key));
 }
 
+static void a_key_line_has_a_limit(void **state)
+{
+    char line[USER_KEY_LINE_BYTES_MAX + 2];
+
+    (void)state;
+    memset(line, 'x', sizeof(line));
+    memcpy(line, KEY_A " ", sizeof(KEY_A));
+    line[USER_KEY_LINE_BYTES_MAX + 1] = '\0';
+    assert_int_equal(users_add(&u, "alice", &err), ST_OK);
+    assert_int_equal(users_add_key(&u, "alice", line, &err), ST_LIMIT);
+    assert_non_null(strstr(err.message, "the limit is 8192"));
+    assert_int_equal(u.list[0].n_keys, 0);
+    line[USER_KEY_LINE_BYTES_MAX] = '\0';
+    assert_int_equal(users_add_key(&u, "alice", line, &err), ST_OK);
+    assert_int_equal(users_save(path, &u, &err), ST_OK);
+    users_deinit(&u);
+    assert_int_equal(users_load(path, &u, &err), ST_OK);
+    assert_int_equal(u.list[0].n_keys, 1);
+}
+
+static void a_list_that_cannot_be_read_again_does_not_replace_the_file(void **state)
+{
+    (void)state;
+    assert_int_equal(load("[alice]\nkey = " KEY_A "\n[bob]\n"), ST_OK);
+    u.list[0].max_job_bytes = UINT64_MAX; /* more than a number of bytes in the file may be */
+    assert_int_equal(users_save(path, &u, &err), ST_INVALID);
+    assert_non_null(strstr(err.message, "max-job-bytes"));
+    assert_string_equal(err.param, path);
+    users_deinit(&u);
+    assert_int_equal(users_load(path, &u, &err), ST_OK);
+    assert_int_equal(u.n, 2);
+    assert_int_equal(u.list[0].max_job_bytes, 0);
+
+    DIR *d = opendir(folder);
+    int n = 0;
+    for (struct dirent *e; (e = readdir(d)) != NULL;)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    assert_int_equal(n, 1); /* nothing is left beside it */
+}
+
 static void numbers_of_users_and_keys_have_limits(void **state)
 {
     char name[USER_NAME_BYTES];
@@ -368,6 +409,8 @@ int main(void)
         cmocka_unit_test_teardown(a_file_that_others_may_write_is_refused, forget),
         cmocka_unit_test_teardown(users_and_keys_are_added_and_removed, forget),
         cmocka_unit_test_teardown(a_curve_key_is_read_in_both_forms_and_belongs_to_one, forget),
+        cmocka_unit_test_teardown(a_key_line_has_a_limit, forget),
+        cmocka_unit_test_teardown(a_list_that_cannot_be_read_again_does_not_replace_the_file, forget),
         cmocka_unit_test_teardown(numbers_of_users_and_keys_have_limits, forget),
         cmocka_unit_test_teardown(a_local_peer_has_one_name_that_nobody_else_has, forget),
         cmocka_unit_test_teardown(changes_under_the_lock_do_not_lose_each_other, forget),
