@@ -100,7 +100,7 @@ static bool parse_with_unit(const char *text, const struct unit *units, uint64_t
         if (strcasecmp(name, units->name) != 0)
             continue;
         double product = round(number * units->factor);
-        if (product > 0x1p53 || (product == 0 && number != 0))
+        if (product > (double)CONFIG_UNIT_VALUE_MAX || (product == 0 && number != 0))
             return false;
         *ret = (uint64_t)product;
         return true;

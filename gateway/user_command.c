@@ -247,7 +247,7 @@ static uint64_t *limit_field(struct user *u, const char *name, size_t n)
     return NULL;
 }
 
-/* A number, perhaps with K, M or G (of 1024 for bytes, of 1000 for everything else). */
+/* A number, perhaps with K, M or G (of 1024 for bytes, of 1000 for everything else); what the users file may hold. */
 static bool parse_limit(const char *text, bool bytes, uint64_t *ret)
 {
     uint64_t v = 0, unit = bytes ? 1024 : 1000;
@@ -266,7 +266,7 @@ static bool parse_limit(const char *text, bool bytes, uint64_t *ret)
         if (__builtin_mul_overflow(v, unit, &v))
             return false;
     }
-    if (v > INT64_MAX)
+    if (v > CONFIG_UNIT_VALUE_MAX)
         return false;
     *ret = v;
     return true;
@@ -290,8 +290,8 @@ static enum status set_limit(struct user *u, bool group, const char *word, struc
         return ST_INVALID;
     }
     if (!parse_limit(equals + 1, field == &u->max_job_bytes, field)) {
-        error_set(err, ERR_INVALID_PARAMETER, "limit", "%.60s wants a number (K, M and G are understood; 0 is the default)",
-                  word);
+        error_set(err, ERR_INVALID_PARAMETER, "limit", "%.60s wants a number of at most %" PRIu64 " (K, M and G are understood; 0 is the default)",
+                  word, CONFIG_UNIT_VALUE_MAX);
         return ST_INVALID;
     }
     return ST_OK;

@@ -19,6 +19,8 @@
 #include "error.h"
 #include "status.h"
 
+#define CONFIG_UNIT_VALUE_MAX (UINT64_C(1) << 53) /* the largest value of CONFIG_BYTES and CONFIG_MS */
+
 enum config_type {
     CONFIG_STRING,
     CONFIG_BOOL,
