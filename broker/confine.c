@@ -5,9 +5,13 @@
  * own is once its model is loaded (worker/confine.c); it is a list of what nobody here needs, and it refuses (EPERM) instead of killing:
  *
  *   sockets of any family but unix    all listening sockets exist by now; accepting needs none.  Whoever takes the broker over cannot call home
+ *   io_uring                          it opens and connects sockets by itself, where no filter sees it
  *   other processes' memory           ptrace, process_vm_*, kcmp, pidfd_getfd: a broker has the rights of all its users
  *   identity                          set*id, capset: a broker started by root stays what it is, but can become nobody else
- *   the machine                       mounts, namespaces, modules, bpf, perf, keys, clocks, reboot, swap
+ *   the machine                       mounts (the calls of both generations), namespaces, modules, kexec, bpf, perf, keys, clocks, reboot, swap
+ *
+ * A namespace can also be asked of clone.  That has its flags in a register, where they are looked at; clone3 has them in memory, which a filter
+ * cannot read, so it does not exist here (ENOSYS), and a C library that tries it takes clone instead.
  *
  * The program is written out for the kernel's classic BPF machine; see seccomp(2). */
 #include "confine.h"
@@ -16,6 +20,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -48,11 +53,21 @@ static void want(int rc, const char *what)
 
 #ifdef FILTER_ARCH
 
+/* A kernel may be newer than the headers.  From 424 on, a call has one number on all architectures. */
+#ifndef SYS_mount_setattr
+#define SYS_mount_setattr 442
+#endif
+#ifndef SYS_open_tree_attr
+#define SYS_open_tree_attr 467
+#endif
+
 static const int refused[] = {
     SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, SYS_pidfd_getfd,
+    SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register,
     SYS_setuid, SYS_setgid, SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setgroups, SYS_setfsuid, SYS_setfsgid,
     SYS_capset, SYS_chroot, SYS_pivot_root, SYS_mount, SYS_umount2, SYS_unshare, SYS_setns, SYS_open_by_handle_at,
-    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
+    SYS_open_tree, SYS_open_tree_attr, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_fspick, SYS_mount_setattr,
+    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_kexec_file_load, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
     SYS_add_key, SYS_request_key, SYS_keyctl, SYS_settimeofday, SYS_clock_settime, SYS_clock_adjtime, SYS_adjtimex,
     SYS_reboot, SYS_swapon, SYS_swapoff, SYS_acct, SYS_quotactl, SYS_sethostname, SYS_setdomainname, SYS_personality, SYS_syslog,
     SYS_fanotify_init, SYS_vhangup,
@@ -61,6 +76,10 @@ static const int refused[] = {
 #endif
 };
 enum { N_REFUSED = sizeof(refused) / sizeof(refused[0]) };
+
+/* CLONE_NEWTIME is not among them: its bit is part of the signal's number in clone, and only unshare and clone3 know it. */
+static const unsigned new_namespace =
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
 
 static struct sock_filter load(size_t offset)
 {
@@ -72,6 +91,11 @@ static struct sock_filter if_equal(unsigned value, unsigned then_skip, unsigned 
     return (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, (unsigned char)then_skip, (unsigned char)else_skip);
 }
 
+static struct sock_filter if_any_bit(unsigned bits, unsigned then_skip, unsigned else_skip)
+{
+    return (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, (unsigned char)then_skip, (unsigned char)else_skip);
+}
+
 static struct sock_filter answer(unsigned action)
 {
     return (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
@@ -79,7 +103,7 @@ static struct sock_filter answer(unsigned action)
 
 static void install_filter(void)
 {
-    struct sock_filter f[2 * N_REFUSED + 16];
+    struct sock_filter f[2 * N_REFUSED + 24];
     unsigned short n = 0;
     const unsigned refuse = SECCOMP_RET_ERRNO | EPERM;
 
@@ -95,6 +119,13 @@ static void install_filter(void)
         f[n++] = if_equal((unsigned)refused[i], 0, 1);
         f[n++] = answer(refuse);
     }
+    f[n++] = if_equal(SYS_clone3, 0, 1);
+    f[n++] = answer(SECCOMP_RET_ERRNO | ENOSYS);
+    f[n++] = if_equal(SYS_clone, 0, 4);
+    f[n++] = load(offsetof(struct seccomp_data, args[0])); /* the low half: both architectures are little-endian */
+    f[n++] = if_any_bit(new_namespace, 0, 1);
+    f[n++] = answer(refuse);
+    f[n++] = answer(SECCOMP_RET_ALLOW);
     f[n++] = if_equal(SYS_socket, 1, 0);
     f[n++] = answer(SECCOMP_RET_ALLOW);
     f[n++] = load(offsetof(struct seccomp_data, args[0]));

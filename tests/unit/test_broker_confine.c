@@ -9,11 +9,13 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -62,6 +64,63 @@ static bool no_other_identity(void)
     return setuid(getuid()) < 0 && errno == EPERM && unshare(CLONE_NEWNS) < 0 && errno == EPERM;
 }
 
+/* A call that is refused before the kernel looks at what is asked: with these arguments it gives EINVAL, EFAULT or EBADF else. */
+static bool is_refused(long number, int why)
+{
+    errno = 0;
+    if (syscall(number, -1L, 0L, 0L, -1L, 0L, 0L) < 0 && errno == why)
+        return true;
+    print_error("call %ld: errno %d\n", number, errno);
+    return false;
+}
+
+static bool no_ring(void)
+{
+    return is_refused(SYS_io_uring_setup, EPERM) && is_refused(SYS_io_uring_enter, EPERM) && is_refused(SYS_io_uring_register, EPERM);
+}
+
+static bool no_mount_of_either_generation(void)
+{
+    static const long calls[] = { SYS_mount, SYS_umount2, SYS_open_tree, SYS_move_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_fspick,
+                                  442 /* mount_setattr */, 467 /* open_tree_attr */ };
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        if (!is_refused(calls[i], EPERM))
+            return false;
+    return true;
+}
+
+static bool no_other_kernel(void)
+{
+    return is_refused(SYS_kexec_load, EPERM) && is_refused(SYS_kexec_file_load, EPERM);
+}
+
+/* Each kind; that root or nobody asks makes no difference.  What is asked for has CLONE_THREAD without CLONE_VM, which no kernel grants. */
+static bool no_namespace_by_clone(void)
+{
+    static const unsigned kinds[] = { CLONE_NEWNS,  CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC,
+                                      CLONE_NEWUSER, CLONE_NEWPID,   CLONE_NEWNET };
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (syscall(SYS_clone, (long)(kinds[i] | CLONE_THREAD), 0L, 0L, 0L, 0L) >= 0 || errno != EPERM)
+            return false;
+    return syscall(SYS_clone, (long)CLONE_THREAD, 0L, 0L, 0L, 0L) < 0 && errno == EINVAL && is_refused(SYS_clone3, ENOSYS);
+}
+
+static void *say_yes(void *arg)
+{
+    *(bool *)arg = true;
+    return NULL;
+}
+
+static bool threads_still_start(void)
+{
+    pthread_t thread;
+    bool yes = false;
+
+    return pthread_create(&thread, NULL, say_yes, &yes) == 0 && pthread_join(thread, NULL) == 0 && yes;
+}
+
 static bool no_core(void)
 {
     struct rlimit r;
@@ -81,7 +140,9 @@ static bool programs_still_start_and_inherit_it(void)
 
 static void a_confined_broker_can_start_workers_and_little_else(void **state)
 {
-    bool (*const all[])(void) = { no_socket_but_unix, no_other_process, no_other_identity, no_core, programs_still_start_and_inherit_it };
+    bool (*const all[])(void) = { no_socket_but_unix, no_other_process, no_other_identity, no_ring,
+                                  no_mount_of_either_generation, no_other_kernel, no_namespace_by_clone,
+                                  no_core, threads_still_start, programs_still_start_and_inherit_it };
 
     (void)state;
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
