@@ -67,8 +67,6 @@ static enum status find_place(struct place *p, struct error *err)
              options.users_file != NULL ? "" : "/users");
     snprintf(p->curve, sizeof(p->curve), "%s%s", options.curve_key != NULL ? options.curve_key : p->state,
              options.curve_key != NULL ? "" : "/curve.key");
-    if (st == ST_OK && p->state[0] != '\0')
-        st = paths_make_private(p->state, 0750, err);
     return st;
 }
 
@@ -87,6 +85,18 @@ static void become_oneself(void)
 {
     if (getuid() == 0 && geteuid() != 0 && (seteuid(0) != 0 || setegid(getgid()) != 0))
         abort();
+}
+
+/* Become the folder's owner, and only then look whether it is a folder that nobody else writes: the look is at who we are.  Without make,
+ * one that does not exist stays so, and the pool has no users. */
+static enum status enter(const struct place *p, bool make, struct error *err)
+{
+    struct stat s;
+
+    become_owner(p);
+    if (p->state[0] == '\0' || (!make && lstat(p->state, &s) != 0 && errno == ENOENT))
+        return ST_OK;
+    return paths_make_private(p->state, 0750, err);
 }
 
 static enum status server_pair(const struct place *p, struct curve_pair *ret_pair, struct error *err)
@@ -181,8 +191,9 @@ static enum exit_code make_new(struct place *p, const char *name)
             "key", "\"%s\" is not a name of a user: 1 to 31 of a-z 0-9 _ -, beginning with a letter", name);
     snprintf(file, sizeof(file), "%s%s", options.output != NULL ? options.output : name,
              options.output != NULL ? "" : ".key");
-    become_owner(p);
-    enum status st = server_pair(p, &server, &err);
+    enum status st = enter(p, true, &err);
+    if (st == ST_OK)
+        st = server_pair(p, &server, &err);
     become_oneself();
     if (st == ST_OK)
         st = curve_pair_make(file, name, server.public_key, &pair, &err);
@@ -231,8 +242,7 @@ static enum exit_code add_known(struct place *p, const char *name, const char *k
 
     if (curve_key_parse(span_str(key), e.key) != ST_OK)
         return command_usage("key", "\"%.80s\" is neither 64 hexadecimal digits nor 40 of Z85", key);
-    become_owner(p);
-    if (change_users(p, add_entry, &e, &err) != ST_OK)
+    if (enter(p, true, &err) != ST_OK || change_users(p, add_entry, &e, &err) != ST_OK)
         return refuse(&err);
     printf("%s: key added\n", name);
     return command_flush("key") ? EXIT_DONE : EXIT_FAILED;
@@ -243,8 +253,7 @@ static enum exit_code remove_known(struct place *p, const char *name, const char
     struct entry e = {.name = name, .which = which};
     struct error err;
 
-    become_owner(p);
-    if (change_users(p, remove_entries, &e, &err) != ST_OK)
+    if (enter(p, false, &err) != ST_OK || change_users(p, remove_entries, &e, &err) != ST_OK)
         return refuse(&err);
     printf("%s: %u key%s removed\n", name, e.n_removed, e.n_removed == 1 ? "" : "s");
     return command_flush("key") ? EXIT_DONE : EXIT_FAILED;
@@ -257,8 +266,7 @@ static enum exit_code list(const struct place *p, const char *only)
     char text[CURVE_TEXT_BYTES];
     json_t *all = options.json ? json_array() : NULL;
 
-    become_owner(p);
-    if (users_load(p->users, &u, &err) != ST_OK) {
+    if (enter(p, false, &err) != ST_OK || users_load(p->users, &u, &err) != ST_OK) {
         json_decref(all);
         return refuse(&err);
     }
@@ -287,8 +295,7 @@ static enum exit_code show_server(const struct place *p)
     struct error err;
     char text[CURVE_TEXT_BYTES];
 
-    become_owner(p);
-    if (server_pair(p, &pair, &err) != ST_OK)
+    if (enter(p, false, &err) != ST_OK || server_pair(p, &pair, &err) != ST_OK)
         return refuse(&err);
     curve_key_format(pair.public_key, text);
     curve_pair_forget(&pair);

@@ -272,6 +272,48 @@ def what_is_told_wrong_is_named():
     keys.close()
 
 
+def root_works_on_a_services_folder_as_the_service():
+    keys = Keys()
+    if os.geteuid() == 0:
+        state, uid = os.path.join(keys.dir, "state"), 65534
+        os.chmod(keys.dir, 0o755)
+        os.mkdir(state, 0o750)
+        os.chown(state, uid, uid)
+        alice, own = os.path.join(keys.dir, "alice.key"), os.path.join(keys.dir, "own.key")
+        at = ["--state-dir", state]
+        public = keys_pair(own)
+        for words, says in [(["new", "alice", "-o", alice], "wrote"), (["add", "bob", public], "added"), (["list"], "bob"),
+                            (["server"], "\n"), (["remove", "alice"], "1 key removed")]:
+            p = subprocess.run([WEIR, "key", *words, *at], capture_output=True, text=True, timeout=30)
+            assert p.returncode == 0 and says in p.stdout, (words, p)
+        assert {"users", "curve.key"} <= set(os.listdir(state))
+        for name in os.listdir(state):
+            assert os.stat(os.path.join(state, name)).st_uid == uid, name
+        assert os.stat(alice).st_uid == 0 and stat.S_IMODE(os.stat(alice).st_mode) == 0o600
+        # what others may write, and a link, are refused as before
+        os.symlink(state, os.path.join(keys.dir, "link"))
+        p = subprocess.run([WEIR, "key", "list", "--state-dir", os.path.join(keys.dir, "link")], capture_output=True, text=True, timeout=30)
+        assert p.returncode == 1 and "symbolic" in p.stderr, p
+        os.chmod(state, 0o777)
+        p = subprocess.run([WEIR, "key", "list", *at], capture_output=True, text=True, timeout=30)
+        assert p.returncode == 4 and "written by others" in p.stderr, p
+    else:
+        print("not root: skipped")
+    keys.close()
+
+
+def only_new_and_add_make_the_folder():
+    keys = Keys()
+    public = keys_pair(os.path.join(keys.dir, "own.key"))
+    state = os.path.join(keys.dir, "a", "state")
+    for words, code in [(["list"], 0), (["server"], 1), (["remove", "bob"], 1), (["add", "bob", public], 0)]:
+        p = subprocess.run([WEIR, "key", *words, "--state-dir", state], capture_output=True, text=True, timeout=30)
+        assert p.returncode == code, (words, p)
+        assert os.path.isdir(os.path.dirname(state)) == (words[0] == "add"), words
+    keys.close()
+
+
 if __name__ == "__main__":
     run([a_key_is_a_user, each_sees_and_cancels_only_ones_own, sessions_keys_and_caches_are_the_users, nobody_else_comes_in,
-         keys_come_and_go_while_it_runs, a_flood_of_handshakes_keeps_out_new_ones_only, what_is_told_wrong_is_named])
+         keys_come_and_go_while_it_runs, a_flood_of_handshakes_keeps_out_new_ones_only, what_is_told_wrong_is_named,
+         root_works_on_a_services_folder_as_the_service, only_new_and_add_make_the_folder])
