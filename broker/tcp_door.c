@@ -124,26 +124,44 @@ static enum status system_error(struct error *err, const char *what, const char 
     return ST_SYSTEM;
 }
 
+/* ST_OK, or ST_SYSTEM with errno. */
+static enum status listen_on(const struct address *a, bool any, int *ret_fd)
+{
+    int fd = socket(a->to.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return ST_SYSTEM;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    if (a->to.any.sa_family == AF_INET6 && any)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int));
+    if (bind(fd, &a->to.any, a->n) != 0 || listen(fd, BACKLOG) != 0) {
+        int why = errno;
+
+        close(fd);
+        errno = why;
+        return ST_SYSTEM;
+    }
+    *ret_fd = fd;
+    return ST_OK;
+}
+
 static enum status open_listener(const char *uri, int *ret_fd, struct error *err)
 {
+    bool any = strncmp(uri, "tcp://*:", 8) == 0;
     struct address a;
     enum status st = parse_uri(uri, &a, err);
 
     if (st != ST_OK)
         return st;
-    int fd = socket(a.to.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return system_error(err, "cannot make a socket for", uri);
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
-    if (a.to.any.sa_family == AF_INET6 && strncmp(uri, "tcp://*", 7) == 0)
-        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int));
-    if (bind(fd, &a.to.any, a.n) != 0 || listen(fd, BACKLOG) != 0) {
-        st = system_error(err, "cannot listen on", uri);
-        close(fd);
-        return st;
+    st = listen_on(&a, any, ret_fd);
+    if (st != ST_OK && any && (errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL)) { /* no IPv6 here: then * is all of IPv4 */
+        in_port_t port = a.to.v6.sin6_port;
+
+        a.n = sizeof(a.to.v4);
+        a.to.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port};
+        st = listen_on(&a, any, ret_fd);
     }
-    *ret_fd = fd;
-    return ST_OK;
+    return st == ST_OK ? ST_OK : system_error(err, "cannot listen on", uri);
 }
 
 static bool set_int(void *socket, int option, int value)

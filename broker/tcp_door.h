@@ -31,8 +31,8 @@ struct tcp_door_numbers {
 /* Is this key somebody's? */
 typedef bool tcp_door_judge(void *arg, const uint8_t key[CURVE_KEY_BYTES]);
 
-/* uri is tcp://ADDRESS:PORT: an IPv4 address, an IPv6 address in brackets, or *; port 0 is the kernel's choice.  pair is copied.  context is a
- * zmq context in which nobody else answers ZAP.  ST_OK; ST_INVALID, ST_SYSTEM with *err. */
+/* uri is tcp://ADDRESS:PORT: an IPv4 address, an IPv6 address in brackets, or * (both kinds; IPv4 alone on a machine without IPv6); port 0 is
+ * the kernel's choice.  pair is copied.  context is a zmq context in which nobody else answers ZAP.  ST_OK; ST_INVALID, ST_SYSTEM with *err. */
 MUST_CHECK enum status tcp_door_open(void *context, const char *uri, const struct curve_pair *pair, uint32_t n_connections_max,
                                      struct tcp_door **ret_door, struct error *err);
 void tcp_door_close(struct tcp_door *d); /* NULL is fine */
