@@ -24,6 +24,7 @@ struct chat {
     size_t at, n, capacity;
     bool single;                    /* the question stood on the command line: answer it and end */
     bool answering, sent;           /* sent: (b) has not yet said that the broker has it */
+    bool working;                   /* inside work() */
     size_t before;                  /* messages before the question */
     char *answer;
     size_t answer_bytes;
@@ -284,12 +285,18 @@ static bool next_line(struct talk *t)
     return true;
 }
 
+/* A question can fail while it is asked, and what follows a failure is to go on with the next line: the loop that is already running
+ * does that, or the stack would grow with every line that fails. */
 static void work(struct talk *t)
 {
     struct chat *c = t->own;
 
+    if (c->working)
+        return;
+    c->working = true;
     while (!c->answering && !t->finished && !c->single && (t->pty ? type(t) : next_line(t)))
         ;
+    c->working = false;
     if (c->at == c->n)
         c->at = c->n = 0;
     if (t->input_end_told && c->n == 0 && !c->answering && !c->single)

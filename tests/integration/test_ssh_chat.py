@@ -107,6 +107,16 @@ def test_chat_without_a_terminal_answers_every_line():
         check_eq(rig.ssh("chat '!fail internal_error'").returncode, 8, "its exit code")
 
 
+def test_lines_that_fail_one_after_another():
+    """Each fails while it is asked, without a word to the broker; a stack that grew with them would end at some ten thousand."""
+    n = 200000
+    with started() as rig:
+        out = rig.ssh("chat", b"hi\n" + b"\xff\n" * n + b"last\n", timeout=120)
+        check_eq((out.returncode, out.stdout), (4, b"echo: hi\necho: last\n"), "before and behind them", out.stderr[-1000:])
+        check_eq(out.stderr.count(b"not UTF-8"), n, "each is told of")
+        check_eq(texts(asked(rig)[-1]), ["hi", "echo: hi", "last"], "none is left in the conversation")
+
+
 def test_chat_takes_the_parameters_of_weir():
     with started() as rig:
         options = ("--model fake --max-tokens 5 --temperature 0.5 --top-p 0.9 --top-k 7 --min-p 0.1 --repetition-penalty 1.1 "
