@@ -17,6 +17,11 @@
 /* Behind ESC comes [ or O, behind that numbers and a final letter or ~. */
 enum escape { ESCAPE_NONE, ESCAPE_BEGUN, ESCAPE_NUMBERS };
 
+enum { CTRL_C = 3, ESC = 27 };
+
+/* What an escape sequence means. */
+enum key { KEY_NONE, KEY_UP, KEY_DOWN, KEY_RIGHT, KEY_LEFT, KEY_HOME, KEY_END, KEY_DELETE, KEY_PASTE_BEGIN, KEY_PASTE_END };
+
 struct line_edit {
     const char *prompt;
     char text[LINE_EDIT_BYTES_MAX + 1]; /* the line [n], the cursor before byte `at` */
@@ -236,47 +241,64 @@ static void older(struct line_edit *e)
     show_history(e, e->looking_at > 0 ? e->looking_at - 1 : 0);
 }
 
-static void act(struct line_edit *e, int c)
+static void act(struct line_edit *e, enum key key)
 {
-    switch (c) {
-    case 'A':
+    switch (key) {
+    case KEY_UP:
         older(e);
         break;
-    case 'B':
+    case KEY_DOWN:
         show_history(e, e->looking_at + 1);
         break;
-    case 'C':
+    case KEY_RIGHT:
         e->at = behind(e, e->at);
         break;
-    case 'D':
+    case KEY_LEFT:
         e->at = before(e, e->at);
         break;
-    case 'H':
+    case KEY_HOME:
         e->at = 0;
         break;
-    case 'F':
+    case KEY_END:
         e->at = e->n;
         break;
-    case 'x':
+    case KEY_DELETE:
         erase(e, e->at, behind(e, e->at));
         break;
-    case 'p':
-    case 'q':
-        e->pasting = c == 'p';
+    case KEY_PASTE_BEGIN:
+        e->pasting = true;
         break;
-    default:
+    case KEY_PASTE_END:
+        e->pasting = false;
+        break;
+    case KEY_NONE:
         break;
     }
+}
+
+/* Of a sequence that ends in this letter, or in ~ behind this number. */
+static enum key key_of(unsigned char end, int number)
+{
+    static const struct {
+        char end;
+        int number;
+        enum key key;
+    } keys[] = {
+        {'A', 0, KEY_UP},          {'B', 0, KEY_DOWN},      {'C', 0, KEY_RIGHT}, {'D', 0, KEY_LEFT}, {'H', 0, KEY_HOME},
+        {'F', 0, KEY_END},         {'~', 1, KEY_HOME},      {'~', 7, KEY_HOME},  {'~', 4, KEY_END},  {'~', 8, KEY_END},
+        {'~', 3, KEY_DELETE},      {'~', 200, KEY_PASTE_BEGIN}, {'~', 201, KEY_PASTE_END},
+    };
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        if (keys[i].end == (char)end && (end != '~' || keys[i].number == number))
+            return keys[i].key;
+    }
+    return KEY_NONE;
 }
 
 /* A byte behind ESC. */
 static void take_escape(struct line_edit *e, unsigned char c)
 {
-    static const struct {
-        int number;
-        char key;
-    } keys[] = {{1, 'H'}, {7, 'H'}, {4, 'F'}, {8, 'F'}, {3, 'x'}, {200, 'p'}, {201, 'q'}};
-
     if (e->escape == ESCAPE_BEGUN) { /* anything else is Alt and that key: none of ours */
         e->escape = c == '[' || c == 'O' ? ESCAPE_NUMBERS : ESCAPE_NONE;
         e->number = 0;
@@ -289,14 +311,9 @@ static void take_escape(struct line_edit *e, unsigned char c)
     if (c == ';')
         return;
     e->escape = ESCAPE_NONE;
-    if (c != '~') {
-        act(e, c);
-        return;
-    }
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        if (keys[i].number == e->number)
-            act(e, keys[i].key);
-    }
+    enum key key = key_of(c, e->number);
+    if (!e->pasting || key == KEY_PASTE_END) /* other keys in a paste are text that was copied with them */
+        act(e, key);
 }
 
 static void erase_word(struct line_edit *e)
@@ -319,7 +336,7 @@ static enum line_edit_end control_key(struct line_edit *e, int c, FILE *out)
     case 2: /* ^B */
         e->at = before(e, e->at);
         break;
-    case 3: /* ^C */
+    case CTRL_C:
         return LINE_EDIT_INTERRUPTED;
     case 4: /* ^D */
         if (e->n == 0)
@@ -358,7 +375,7 @@ static enum line_edit_end control_key(struct line_edit *e, int c, FILE *out)
     case 23: /* ^W */
         erase_word(e);
         break;
-    case 27:
+    case ESC:
         e->escape = ESCAPE_BEGUN;
         break;
     default:
@@ -369,6 +386,8 @@ static enum line_edit_end control_key(struct line_edit *e, int c, FILE *out)
 
 enum line_edit_end line_edit_byte(struct line_edit *e, unsigned char c, FILE *out)
 {
+    if (c == CTRL_C || c == ESC) /* neither is part of a sequence: what was begun ends, and nothing deafens the editor for good */
+        e->escape = ESCAPE_NONE;
     if (e->escape != ESCAPE_NONE) {
         take_escape(e, c);
         return LINE_EDIT_MORE;
@@ -384,12 +403,13 @@ enum line_edit_end line_edit_byte(struct line_edit *e, unsigned char c, FILE *ou
         insert(e, &(char){(char)c}, 1, out);
         return LINE_EDIT_MORE;
     }
-    if (e->pasting && c != 27)
+    if (e->pasting && c != ESC && c != CTRL_C)
         return LINE_EDIT_MORE;
     return control_key(e, c, out);
 }
 
 void line_edit_pause(struct line_edit *e)
 {
-    e->escape = ESCAPE_NONE;
+    if (!e->pasting) /* in a paste nobody presses ESC: the mark of its end comes in parts */
+        e->escape = ESCAPE_NONE;
 }

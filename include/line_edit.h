@@ -1,7 +1,8 @@
 /* line_edit.h - one line of text being typed on a terminal, as a machine that is fed bytes: no terminal, no clock, no waiting in it.
  *
  * `weir chat` feeds it what it reads from its own terminal, the gateway's `chat` what comes over a channel of ssh.
- * Keys: arrows, Home, End, Delete, ^A ^E ^B ^F ^P ^N ^H ^K ^U ^W ^L, history by up and down, pasted text with its newlines.
+ * Keys: arrows, Home, End, Delete, ^A ^E ^B ^F ^P ^N ^H ^K ^U ^W ^L, history by up and down, pasted text with its newlines.  In a paste
+ * no key acts but ^C, which ends it and drops the line: so the editor is never deaf, whatever became of the mark at the paste's end.
  * The text is UTF-8 always: a character may come in any number of parts; bytes that are none become U+FFFD.
  *
  *   line_edit_begin ──► line_edit_byte ... LINE_EDIT_MORE ──► LINE, END or INTERRUPTED ──► line_edit_begin
@@ -37,7 +38,8 @@ void line_edit_free(struct line_edit *e);
 void line_edit_begin(struct line_edit *e, const char *prompt);
 /* A byte that was typed.  Goes to out: a bell, when the line is full; a cleared screen. */
 enum line_edit_end line_edit_byte(struct line_edit *e, unsigned char c, FILE *out);
-/* Nothing has come for some 50 ms: an ESC stood alone, the next byte is not behind it. */
+/* Nothing has come for some 50 ms: an ESC stood alone, the next byte is not behind it.  In a paste that says nothing: its parts come
+ * when the line brings them. */
 void line_edit_pause(struct line_edit *e);
 /* Draw the row anew, at most so many columns wide: it scrolls sideways when the line is longer. */
 void line_edit_draw(const struct line_edit *e, unsigned columns, FILE *out);

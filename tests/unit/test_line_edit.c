@@ -56,7 +56,7 @@ static void keys_do_what_they_say(void **state)
     check_line(e, "a\x1b[1;5Db\r", "ba"); /* with a modifier */
     check_line(e, "a\x1bxb\r", "ab");     /* Alt and a key is none of ours */
     check_line(e, "a\x1b[99~b\r", "ab");
-    check_line(e, "\x1b[200~a\rb\x03\x1b[201~c\r", "a\nbc"); /* pasted: no key but text */
+    check_line(e, "\x1b[200~a\rb\x01\x1b[D\x1b[201~c\r", "a\nbc"); /* pasted: no key but text */
     check_line(e, "a\tb\r", "a\tb");
     line_edit_begin(e, "> ");
     assert_int_equal(type(e, "x\x03"), LINE_EDIT_INTERRUPTED);
@@ -68,6 +68,55 @@ static void keys_do_what_they_say(void **state)
     assert_int_equal(type(e, "b\r"), LINE_EDIT_LINE);
     size_t n;
     assert_string_equal(line_edit_text(e, &n), "ab");
+    line_edit_free(e);
+}
+
+static void a_paste_ends_however_its_mark_comes(void **state)
+{
+    static const char paste[] = "\x1b[200~a\rb\x1b[201~c\r";
+    struct line_edit *e = line_edit_new();
+    size_t n;
+
+    (void)state;
+    for (size_t pause = 6; pause < sizeof(paste) - 1; pause++) { /* the last of them behind the paste */
+        line_edit_begin(e, "> ");
+        for (size_t i = 0; i < sizeof(paste) - 1; i++) {
+            if (i == pause)
+                line_edit_pause(e);
+            assert_int_equal(line_edit_byte(e, (unsigned char)paste[i], nowhere),
+                             i + 2 < sizeof(paste) ? LINE_EDIT_MORE : LINE_EDIT_LINE);
+        }
+        assert_string_equal(line_edit_text(e, &n), "a\nbc");
+    }
+    check_line(e, "\x1b[200~a\x1b\x1b[201~b\r", "ab"); /* an ESC at the end of what was pasted */
+    check_line(e, "\x1b[200~a\x1b[\x1b[201~b\r", "ab");
+    static const char *const lost[] = { "\x1b[200~a\rb", "\x1b[200~a\x1b", "\x1b[200~a\x1b[20" };
+    for (size_t i = 0; i < sizeof(lost) / sizeof(lost[0]); i++) {
+        line_edit_begin(e, "> ");
+        assert_int_equal(type(e, lost[i]), LINE_EDIT_MORE);
+        line_edit_pause(e);
+        assert_int_equal(type(e, "\x03"), LINE_EDIT_INTERRUPTED);
+        check_line(e, "ab\x7f\r", "a");
+    }
+    line_edit_free(e);
+}
+
+/* ESC O and a small letter is what the keypad of a terminal in application mode sends. */
+static void sequences_of_other_keys_do_nothing(void **state)
+{
+    static const char ours[] = "ABCDHF~;0123456789";
+    struct line_edit *e = line_edit_new();
+    char keys[16];
+
+    (void)state;
+    for (int c = 0x20; c < 0x7F; c++) {
+        if (strchr(ours, c) != NULL)
+            continue;
+        snprintf(keys, sizeof(keys), "ab\x02\x1bO%cc\r", c); /* between a and b */
+        check_line(e, keys, "acb");
+        snprintf(keys, sizeof(keys), "ab\x02\x1b[3%cc\r", c);
+        check_line(e, keys, "acb");
+    }
     line_edit_free(e);
 }
 
@@ -202,6 +251,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_do_what_they_say),
+        cmocka_unit_test(a_paste_ends_however_its_mark_comes),
+        cmocka_unit_test(sequences_of_other_keys_do_nothing),
         cmocka_unit_test(history_is_found_by_up_and_down),
         cmocka_unit_test(bytes_that_are_no_character_are_replaced),
         cmocka_unit_test(anything_typed_stays_text_and_in_its_row),
