@@ -180,22 +180,29 @@ static void take_part(struct line_edit *e, unsigned char c, FILE *out)
 
 /* --- drawing ----------------------------------------------------------------------------------- */
 
-/* Columns of the character at text[at]. */
+/* What stands for a character that would leave the row or jump along it; '\0': the character itself. */
+static char mark_of(char c)
+{
+    return c == '\n' ? '|' : c == '\t' ? ' ' : '\0';
+}
+
+/* Columns of the character at text[at], as it is drawn. */
 static unsigned columns_of(const struct line_edit *e, size_t at)
 {
     static const unsigned char lead_mask[] = {0x7F, 0x1F, 0x0F, 0x07};
     size_t n = behind(e, at) - at;
     uint32_t c = (unsigned char)e->text[at];
+    char name[TERMINAL_NAME_BYTES];
 
-    if (c < 0x20 || c == 0x7F)
-        return c == '\n' ? 1 : 2; /* drawn as a mark, or as ^X */
-    if (n > 4)
+    if (terminal_control(e->text + at, n, name) > 0)
+        return (unsigned)strlen(name);
+    if (n > 4 || mark_of(e->text[at]) != '\0')
         return 1;
     c &= lead_mask[n - 1];
     for (size_t i = 1; i < n; i++)
         c = c << 6 | ((unsigned char)e->text[at + i] & 0x3F);
     int columns = wcwidth((wchar_t)c);
-    return columns < 0 ? 6 : (unsigned)columns; /* a control character, shown as \u0085 */
+    return columns < 0 ? 1 : (unsigned)columns; /* not known to the C library: sent as it is */
 }
 
 void line_edit_draw(const struct line_edit *e, unsigned columns, FILE *out)
@@ -213,8 +220,8 @@ void line_edit_draw(const struct line_edit *e, unsigned columns, FILE *out)
     fprintf(out, "\r%s", e->prompt);
     for (to = from; to < e->n && used + columns_of(e, to) <= room; to = behind(e, to)) {
         used += columns_of(e, to);
-        if (e->text[to] == '\n')
-            fputc('|', out);
+        if (mark_of(e->text[to]) != '\0')
+            fputc(mark_of(e->text[to]), out);
         else
             terminal_show(out, e->text + to, behind(e, to) - to);
     }
@@ -284,9 +291,9 @@ static enum key key_of(unsigned char end, int number)
         int number;
         enum key key;
     } keys[] = {
-        {'A', 0, KEY_UP},          {'B', 0, KEY_DOWN},      {'C', 0, KEY_RIGHT}, {'D', 0, KEY_LEFT}, {'H', 0, KEY_HOME},
-        {'F', 0, KEY_END},         {'~', 1, KEY_HOME},      {'~', 7, KEY_HOME},  {'~', 4, KEY_END},  {'~', 8, KEY_END},
-        {'~', 3, KEY_DELETE},      {'~', 200, KEY_PASTE_BEGIN}, {'~', 201, KEY_PASTE_END},
+        {'A', 0, KEY_UP},     {'B', 0, KEY_DOWN},          {'C', 0, KEY_RIGHT},       {'D', 0, KEY_LEFT}, {'H', 0, KEY_HOME},
+        {'F', 0, KEY_END},    {'~', 1, KEY_HOME},          {'~', 7, KEY_HOME},        {'~', 4, KEY_END},  {'~', 8, KEY_END},
+        {'~', 3, KEY_DELETE}, {'~', 200, KEY_PASTE_BEGIN}, {'~', 201, KEY_PASTE_END},
     };
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
@@ -386,7 +393,7 @@ static enum line_edit_end control_key(struct line_edit *e, int c, FILE *out)
 
 enum line_edit_end line_edit_byte(struct line_edit *e, unsigned char c, FILE *out)
 {
-    if (c == CTRL_C || c == ESC) /* neither is part of a sequence: what was begun ends, and nothing deafens the editor for good */
+    if (c == CTRL_C || c == ESC) /* neither is part of a sequence: the one that was begun ends */
         e->escape = ESCAPE_NONE;
     if (e->escape != ESCAPE_NONE) {
         take_escape(e, c);

@@ -7,22 +7,23 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* Bytes of the control character at s, 0 if there is none; what to show in its place goes to name. */
-static size_t control(const unsigned char *s, size_t n, char name[16])
+size_t terminal_control(const char *text, size_t n, char name[static TERMINAL_NAME_BYTES])
 {
-    if (s[0] == '\n' || s[0] == '\t')
+    const unsigned char *s = (const unsigned char *)text;
+
+    if (n == 0 || s[0] == '\n' || s[0] == '\t')
         return 0;
     if (s[0] < 0x20 || s[0] == 0x7F) {
-        snprintf(name, 16, "^%c", s[0] ^ 0x40);
+        snprintf(name, TERMINAL_NAME_BYTES, "^%c", s[0] ^ 0x40);
         return 1;
     }
     if (n >= 2 && s[0] == 0xC2 && s[1] >= 0x80 && s[1] <= 0x9F) {
-        snprintf(name, 16, "\\u%04X", s[1]);
+        snprintf(name, TERMINAL_NAME_BYTES, "\\u%04X", s[1]);
         return 2;
     }
     if (n >= 3 && s[0] == 0xE2 &&
         ((s[1] == 0x80 && s[2] >= 0xAA && s[2] <= 0xAE) || (s[1] == 0x81 && s[2] >= 0xA6 && s[2] <= 0xA9))) {
-        snprintf(name, 16, "\\u%04X", 0x2000 | (s[1] & 0x3F) << 6 | (s[2] & 0x3F));
+        snprintf(name, TERMINAL_NAME_BYTES, "\\u%04X", 0x2000 | (s[1] & 0x3F) << 6 | (s[2] & 0x3F));
         return 3;
     }
     return 0;
@@ -30,12 +31,11 @@ static size_t control(const unsigned char *s, size_t n, char name[16])
 
 void terminal_show(FILE *out, const char *text, size_t bytes)
 {
-    const unsigned char *s = (const unsigned char *)text;
     size_t from = 0;
-    char name[16];
+    char name[TERMINAL_NAME_BYTES];
 
     for (size_t i = 0; i < bytes;) {
-        size_t n = control(s + i, bytes - i, name);
+        size_t n = terminal_control(text + i, bytes - i, name);
         if (n == 0) {
             i++;
             continue;

@@ -41,7 +41,8 @@ enum line_edit_end line_edit_byte(struct line_edit *e, unsigned char c, FILE *ou
 /* Nothing has come for some 50 ms: an ESC stood alone, the next byte is not behind it.  In a paste that says nothing: its parts come
  * when the line brings them. */
 void line_edit_pause(struct line_edit *e);
-/* Draw the row anew, at most so many columns wide: it scrolls sideways when the line is longer. */
+/* Draw the row anew, at most so many columns wide: it scrolls sideways when the line is longer.  A tab is drawn as one blank, a newline
+ * as |, control characters as terminal_show() does. */
 void line_edit_draw(const struct line_edit *e, unsigned columns, FILE *out);
 /* NUL-terminated, until the next byte. */
 const char *line_edit_text(struct line_edit *e, size_t *ret_bytes);

@@ -158,7 +158,7 @@ static void bytes_that_are_no_character_are_replaced(void **state)
 /* Whatever is typed, the text is UTF-8, within its limit, and a drawn row is no wider than the terminal. */
 static void anything_typed_stays_text_and_in_its_row(void **state)
 {
-    static const char *const pieces[] = { "\x1b[D", "\x1b[C", "\x1b[A", "\x7f", "\x04", "\x17", "\x1b[200~", "\x1b[201~", "\xe6\xb0\xb4", "\x01", "\x05" };
+    static const char *const pieces[] = { "\t", "\xe2\x80\xae", "\xe2\x81\xa6", "\x1b[D", "\x1b[C", "\x1b[A", "\x7f", "\x04", "\x17", "\x1b[200~", "\x1b[201~", "\xe6\xb0\xb4", "\x01", "\x05" };
     struct line_edit *e = line_edit_new();
 
     (void)state;
@@ -192,6 +192,39 @@ static void anything_typed_stays_text_and_in_its_row(void **state)
         free(row);
         if (end != LINE_EDIT_MORE)
             line_edit_begin(e, "> ");
+    }
+    line_edit_free(e);
+}
+
+/* The row is what a terminal shows cell by cell, so the cursor stands where the line says. */
+static void what_is_drawn_is_as_wide_as_counted(void **state)
+{
+    static const struct {
+        const char *typed, *row;
+        unsigned cursor;
+    } cases[] = {
+        { "a\tb", "> a b", 5 },
+        { "\t\t\x01", ">   ", 2 },
+        { "\x1b[200~a\nb\x1b[201~\x02", "> a|b", 4 },
+        { "x\xE2\x80\xAAy\xE2\x80\xAEz", "> x\\u202Ay\\u202Ez", 17 },
+        { "\xE2\x81\xA6\xE2\x81\xA9", "> \\u2066\\u2069", 14 },
+        { "\xC2\x85", "> \\u0085", 8 },
+        { "\xE6\xB0\xB4" "e\xCC\x81", "> \xE6\xB0\xB4" "e\xCC\x81", 5 },
+    };
+    struct line_edit *e = line_edit_new();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char *drawn = NULL, wanted[64];
+        size_t n = 0;
+        line_edit_begin(e, "> ");
+        assert_int_equal(type(e, cases[i].typed), LINE_EDIT_MORE);
+        FILE *out = open_memstream(&drawn, &n);
+        line_edit_draw(e, 80, out);
+        fclose(out);
+        snprintf(wanted, sizeof(wanted), "\r%s\x1b[K\r\x1b[%uC", cases[i].row, cases[i].cursor);
+        assert_string_equal(drawn, wanted);
+        free(drawn);
     }
     line_edit_free(e);
 }
@@ -256,6 +289,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(history_is_found_by_up_and_down),
         cmocka_unit_test(bytes_that_are_no_character_are_replaced),
         cmocka_unit_test(anything_typed_stays_text_and_in_its_row),
+        cmocka_unit_test(what_is_drawn_is_as_wide_as_counted),
         cmocka_unit_test(a_line_has_a_limit),
         cmocka_unit_test(conversations_take_lines_and_commands),
     };
