@@ -56,6 +56,8 @@ __attribute__((format(printf, 3, 4))) static void put(struct page *p, enum style
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    for (char *c = text; (c = strpbrk(c, "\n\t")) != NULL;) /* terminal_show() lets them pass; here a line is one line */
+        *c = ' ';
     FILE *f = open_memstream(&shown, &n);
     if (f == NULL)
         return;

@@ -1,6 +1,7 @@
 /* top_view.h - what `weir top` shows, as text: a pure function of two answers to "status", a size and an order.
  *
- * It never writes a line wider than the screen nor more lines than it has; what does not fit is counted ("... 3 more"). */
+ * It never writes a line wider than the screen nor more lines than it has; what does not fit is counted ("... 3 more").
+ * A newline or a tab in a worker's error or in `problem` is shown as a blank. */
 #ifndef TOP_VIEW_H
 #define TOP_VIEW_H
 
