@@ -14,6 +14,7 @@
  * Work is handed out in pieces by a counter: a piece is some panels of weights times some tiles of rows, small enough that
  * both stay in the caches, and thread speeds may differ.  Who computes a piece changes no bit of it. */
 #include "engine.h"
+#include "fetch.h"
 
 #include <assert.h>
 #include <string.h>
@@ -92,6 +93,27 @@ static void multiply(const struct backend *b, const struct matrix *m, uint32_t f
     b->k->gemm[m->type](m->data + first * m->panel_bytes, m->panel_bytes, n, m->n_k, &x, y, y_stride);
 }
 
+/* n columns from `column` on of the rows of the only tile, which are about to be read or written. */
+static void fetch_columns(const struct step *s, const struct input *in, uint32_t column, uint32_t n, bool to_write)
+{
+    if (s->n_tiles > 1 || in->q8 == NULL)
+        return;
+    const size_t stride = (size_t)in->parts * s->last_width;
+    const struct xblock *at = in->q8 + column / QUANT_BLOCK * stride;
+    const size_t bytes = n / QUANT_BLOCK * stride * sizeof(*at);
+    if (to_write)
+        fetch_to_write(at, bytes);
+    else
+        fetch(at, bytes);
+}
+
+/* n columns from `column` on of all rows of x, if they are one tile: they are about to be written. */
+static void fetch_rows(const struct step *s, const float *x, uint32_t row_floats, uint32_t column, uint32_t n)
+{
+    for (uint32_t row = 0; s->n_tiles == 1 && row < s->n_rows; row++)
+        fetch_to_write(x + (size_t)row * row_floats + column, n * sizeof(*x));
+}
+
 /* ------------------------------------------------------------------ pieces of work */
 
 struct piece {
@@ -167,8 +189,11 @@ static const struct input *norm(struct backend *b, const float *post, const floa
     }
     const uint32_t n_pieces = (s->n_rows + rows_a_piece - 1) / rows_a_piece;
     for (uint32_t i; (i = pool_take(b->pool, thread, n_pieces)) != POOL_NONE;) {
-        const uint32_t first = i * rows_a_piece;
-        for (uint32_t row = first; row < first + rows_a_piece && row < s->n_rows; row++)
+        const uint32_t first = i * rows_a_piece, end = s->n_rows - first < rows_a_piece ? s->n_rows : first + rows_a_piece;
+        const size_t row_floats = pad16(b->m->n_embd);
+        if (s->n_tiles == 1)
+            fetch(s->x + first * row_floats, (end - first) * row_floats * sizeof(*s->x));
+        for (uint32_t row = first; row < end; row++)
             norm_row(b, post, weight, parts, row, &s->in_e, width_of_tile(s->n_rows, row / TILE_ROWS), own->row);
     }
     pool_barrier(b->pool);
@@ -225,8 +250,11 @@ static void project_heads(struct backend *b, uint32_t l, const struct input *in,
     float *y = b->threads[thread].y;
     struct piece p;
 
+    fetch_columns(s, in, 0, in->n_cols, false);
     while (take_piece(b, thread, n, 1, s->n_tiles, &p)) {
         const struct head_kind h = head_kind_of(b, &b->layers[l], p.first);
+        if (h.is == HEAD_Q)
+            fetch_rows(s, s->q, b->m->n_heads * dim, h.head * dim, dim);
         for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
             multiply(b, h.w, h.head * panels, panels, in, h.is == HEAD_V ? 2 : 1, tile, width_of_tile(s->n_rows, tile), y, dim);
             for (uint32_t r = 0; r < rows_of_tile(s->n_rows, tile); r++)
@@ -239,11 +267,13 @@ static void project_heads(struct backend *b, uint32_t l, const struct input *in,
 static void project_back(struct backend *b, const struct matrix *m, const struct input *in, bool to_tmp, uint32_t thread)
 {
     const struct step *s = &b->step;
-    const uint32_t embd = pad16(b->m->n_embd), chunk = s->n_tiles == 1 ? 2 : 12;
+    const uint32_t embd = pad16(b->m->n_embd), chunk = s->n_tiles == 1 ? 3 : 12;
     float *y = b->threads[thread].y;
     struct piece p;
 
+    fetch_columns(s, in, 0, in->n_cols, false);
     while (take_piece(b, thread, m->n_panels, chunk, s->n_tiles, &p)) {
+        fetch_rows(s, to_tmp ? s->tmp : s->x, embd, p.first * PANEL_ROWS, p.n * PANEL_ROWS);
         for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
             const uint32_t cols = p.n * PANEL_ROWS;
             multiply(b, m, p.first, p.n, in, 1, tile, width_of_tile(s->n_rows, tile), y, cols);
@@ -261,14 +291,16 @@ static void project_back(struct backend *b, const struct matrix *m, const struct
 static void gate_and_up(struct backend *b, const struct layer *l, const struct input *in, uint32_t thread)
 {
     const struct step *s = &b->step;
-    const uint32_t n_ff = b->m->n_ff, unit = 2 * PANEL_ROWS, chunk = s->n_tiles == 1 ? 1 : 8;
+    const uint32_t n_ff = b->m->n_ff, unit = 2 * PANEL_ROWS, chunk = s->n_tiles == 1 ? 2 : 8;
     struct thread_scratch *own = &b->threads[thread];
     struct piece p;
 
+    fetch_columns(s, in, 0, in->n_cols, false);
     while (take_piece(b, thread, (n_ff + unit - 1) / unit, chunk, s->n_tiles, &p)) {
         const uint32_t column = p.first * unit, panel = 2 * p.first;
         const uint32_t n_panels = l->gate.n_panels - panel < 2 * p.n ? l->gate.n_panels - panel : 2 * p.n;
         const uint32_t cols = n_panels * PANEL_ROWS, real = n_ff - column < cols ? n_ff - column : cols;
+        fetch_columns(s, &s->in_f, column, real, true);
         for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
             const uint32_t width = width_of_tile(s->n_rows, tile);
             multiply(b, &l->gate, panel, n_panels, in, 1, tile, width, own->y, cols);
