@@ -94,6 +94,8 @@ static enum status open_tcp(struct broker *b, const struct options *o, struct er
     }
     if (st != ST_OK)
         return st;
+    if (o->tcp_connections_lowered)
+        log_warn("tcp_connections_lowered", "tcp_connections_max=%" PRIu32 " reason=limit_of_descriptors", o->tcp_connections_max);
     st = tcp_door_open(b->endpoint.context, o->tcp, &pair, o->tcp_connections_max, &b->endpoint.tcp, err);
     curve_pair_forget(&pair);
     return st;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "machine.h"
@@ -36,7 +37,8 @@ const struct config_key options_keys[] = {
       .help = "also serve clients of other machines, at tcp://ADDRESS:PORT, with CURVE; `weir key` makes their keys" },
     { .name = "curve-key", .type = CONFIG_STRING, .value = "FILE", .help = "key pair of this broker for --tcp; made when it is missing" },
     { .name = "tcp-connections-max", .type = CONFIG_U64, .fallback = "1024", .value = "N", .min = 1, .max = 65536,
-      .help = "tcp connections at once, handshakes included" },
+      .help = "tcp connections at once, handshakes included; 512 descriptors stay for all else: a number for which the hard limit of descriptors "
+              "has no room is refused, the default is lowered to what has room, with a line in the log" },
     { .name = "worker-program", .type = CONFIG_STRING, .value = "FILE", .help = "default: weir-worker beside this program" },
     { .name = "users-file", .type = CONFIG_STRING, .value = "FILE", .help = "who is who; read again on SIGHUP" },
     { .name = "front-end-uid", .type = CONFIG_LIST, .value = "UID",
@@ -277,18 +279,45 @@ static enum status read_endpoint(struct options *o, struct error *err)
     return ST_OK;
 }
 
+/* Strangers use one descriptor each, before anybody asks who they are.  What is kept from them: 128 that the kernel accepts beyond the limit,
+ * and the rest for workers, files and local clients. */
+enum { DESCRIPTORS_KEPT = 512 };
+
+/* endpoint.c raises the soft limit to the hard one, so that one counts. */
+static enum status read_tcp_connections(struct options *o, struct error *err)
+{
+    uint64_t wanted = config_u64(o->config, "tcp-connections-max");
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        error_set(err, ERR_INTERNAL, "tcp-connections-max", "the limit of descriptors is not known: %s", strerror(errno));
+        return ST_SYSTEM;
+    }
+    uint64_t room = limit.rlim_max > DESCRIPTORS_KEPT ? limit.rlim_max - DESCRIPTORS_KEPT : 0;
+    if (wanted > room && (room == 0 || config_is_set(o->config, "tcp-connections-max"))) {
+        error_set(err, ERR_INVALID_PARAMETER, "tcp-connections-max",
+                  "%" PRIu64 " connections and %d descriptors for all else are more than the hard limit of %" PRIu64
+                  " descriptors; raise it (ulimit -Hn, LimitNOFILE=) or ask for fewer",
+                  wanted, DESCRIPTORS_KEPT, (uint64_t)limit.rlim_max);
+        return ST_INVALID;
+    }
+    o->tcp_connections_lowered = wanted > room;
+    o->tcp_connections_max = (uint32_t)(wanted > room ? room : wanted);
+    return ST_OK;
+}
+
 static enum status read_tcp(struct options *o, struct error *err)
 {
     o->tcp = config_string(o->config, "tcp");
     o->curve_key = config_string(o->config, "curve-key");
-    o->tcp_connections_max = (uint32_t)config_u64(o->config, "tcp-connections-max");
     if (o->tcp == NULL)
         return ST_OK;
     if (o->curve_key == NULL)
         return invalid(err, "tcp", "%s: tcp is served with CURVE only, and that needs --curve-key FILE", o->tcp);
     if (o->users_file == NULL)
         return invalid(err, "tcp", "%s: nobody could come in without --users-file FILE, which holds the keys", o->tcp);
-    return tcp_door_check_uri(o->tcp, err);
+    enum status st = tcp_door_check_uri(o->tcp, err);
+    return st == ST_OK ? read_tcp_connections(o, err) : st;
 }
 
 static enum status read_all(struct options *o, struct error *err)

@@ -39,7 +39,8 @@ struct options {
     uint32_t n_front_ends;
     const char *tcp;                     /* tcp://ADDRESS:PORT; NULL: nobody may come by tcp */
     const char *curve_key;               /* file of our key pair */
-    uint32_t tcp_connections_max;
+    uint32_t tcp_connections_max;        /* 0 without tcp */
+    bool tcp_connections_lowered;        /* nobody gave it, and the default had no room in the limit of descriptors */
     const char *users_file;              /* NULL: none */
     bool give_up;                        /* end when nothing can be served */
     bool self_check;                     /* verify every table in every pass of the loop */

@@ -37,12 +37,18 @@ class Keys:
 
 
 class CurvePool(Pool):
-    def __init__(self, keys, args=(), **more):
+    def __init__(self, keys, args=(), limit=None, **more):
+        self.limit = limit
         super().__init__(args=keys.args + list(args), **more)
         end = time.time() + 60
         while "event=ready" not in self.log() and time.time() < end:
             time.sleep(0.01)
         self.tcp = self.log().split(" tcp=", 1)[1].split()[0]
+
+    def start(self):
+        if self.limit is not None:
+            self.command = ["prlimit", "--nofile=%d:%d" % (self.limit, self.limit)] + self.command
+        super().start()
 
 
 class CurveClient(Client):
@@ -272,6 +278,22 @@ def what_is_told_wrong_is_named():
     keys.close()
 
 
+def strangers_get_no_more_than_the_descriptors_allow():
+    keys = Keys()
+    keys.new("alice")
+    broker = [BIN + "/weir-broker", "--model", "x=/dev/null", "--worker-program", BIN + "/../tests/fake_worker", "--runtime-dir", keys.dir + "/run"]
+    for hard, args in [(1000, ["--tcp-connections-max", "489"]), (512, []), (512, ["--tcp-connections-max", "1"])]:
+        p = subprocess.run(["prlimit", "--nofile=%d:%d" % (hard, hard), *broker, *keys.args, *args], capture_output=True, text=True, timeout=30)
+        assert p.returncode in (1, 2) and "tcp-connections-max" in p.stderr and "limit of %d " % hard in p.stderr, (hard, args, p)
+    for hard, args, lowered in [(1000, ["--tcp-connections-max", "488"], False), (1000, [], True), (1536, [], False)]:
+        if os.geteuid() != 0 and 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < hard:
+            continue  # nobody but root may raise it
+        with CurvePool(keys, args=args, limit=hard) as pool:
+            assert ("event=tcp_connections_lowered tcp_connections_max=488 " in pool.log()) == lowered, pool.log()
+            assert ("event=tcp_connections_lowered" in pool.log()) == lowered
+    keys.close()
+
+
 def root_works_on_a_services_folder_as_the_service():
     keys = Keys()
     if os.geteuid() == 0:
@@ -316,4 +338,4 @@ def only_new_and_add_make_the_folder():
 if __name__ == "__main__":
     run([a_key_is_a_user, each_sees_and_cancels_only_ones_own, sessions_keys_and_caches_are_the_users, nobody_else_comes_in,
          keys_come_and_go_while_it_runs, a_flood_of_handshakes_keeps_out_new_ones_only, what_is_told_wrong_is_named,
-         root_works_on_a_services_folder_as_the_service, only_new_and_add_make_the_folder])
+         strangers_get_no_more_than_the_descriptors_allow, root_works_on_a_services_folder_as_the_service, only_new_and_add_make_the_folder])
