@@ -317,6 +317,23 @@ static void on_close(struct sftp *s, const struct sftp_request *q, struct sftp_h
     sftp_reply_status(s, q->id, SFTP_OK, "");
 }
 
+/* Does this session write the file?  Then it would go on to write what may be the input of a job by now. */
+static bool is_being_written(const struct sftp *s, const char *name)
+{
+    char stored[SFTP_NAME_BYTES], other[SFTP_NAME_BYTES];
+
+    inbox_stored_name(name, stored);
+    for (unsigned i = 0; i < SFTP_HANDLES_MAX; i++) {
+        const struct sftp_handle *h = &s->handles[i];
+        if (!h->used || !h->writing)
+            continue;
+        inbox_stored_name(h->place.name, other);
+        if (strcmp(stored, other) == 0)
+            return true;
+    }
+    return false;
+}
+
 static void on_rename(struct sftp *s, const struct sftp_request *q)
 {
     struct sftp_question question = { .what = SFTP_ASK_RENAME, .fd = -1, .refused = "", .replace = q->type == SFTP_EXTENDED };
@@ -326,6 +343,8 @@ static void on_rename(struct sftp *s, const struct sftp_request *q)
     if (question.place.kind != PLACE_INBOX_FILE || question.to.kind != PLACE_INBOX_FILE || inbox_name_is_note(question.place.name) ||
         !inbox_name_writable(question.to.name))
         refuse(s, q->id, SFTP_PERMISSION_DENIED, "rename", "only files of inbox/ can be renamed, within inbox/, to names of at most 200 bytes");
+    else if (is_being_written(s, question.place.name))
+        refuse(s, q->id, SFTP_FAILURE, question.place.name, "the file is still open for writing here: close it first, then rename it");
     else
         ask(s, q, &question);
 }

@@ -349,6 +349,20 @@ def test_packets_that_lie():
         rig.ok("whoami")
 
 
+def test_a_file_is_closed_before_it_is_renamed():
+    with started() as rig:
+        with Sftp(rig) as s:
+            handle = s.open("inbox/x.part", 2 | 8 | 16)
+            names = s.string("inbox/x.part") + s.string("inbox/x.jsonl")
+            check_eq(s.request_status(6, s.string(handle) + struct.pack(">Q", 0) + s.string(job_lines(2))), 0, "write")
+            check_eq(s.request_status(18, names), 4, "rename")
+            check_eq(s.request_status(200, s.string("posix-rename@openssh.com") + names), 4, "posix-rename")
+            check_eq(jobs(rig), [], "no job")
+            check_eq(s.request_status(4, s.string(handle)), 0, "close")
+            check_eq(s.request_status(18, names), 0, "rename after that")
+            check_eq([x["name"] for x in jobs(rig)], ["x"], "one job")
+
+
 def test_two_sessions_do_not_write_one_file():
     with started() as rig:
         with Sftp(rig) as a, Sftp(rig) as b:

@@ -255,6 +255,32 @@ static void a_file_is_written_closed_and_asked_for(void **state)
     memory_deinit(&m);
 }
 
+static void send_rename(const char *from, const char *to)
+{
+    static struct packet p;
+    begin(&p, SFTP_RENAME, 5);
+    sftp_put_string(&p.w, span_str(from));
+    sftp_put_string(&p.w, span_str(to));
+    give(sftp_end(&p.w));
+}
+
+static void a_file_is_not_renamed_while_it_is_open_for_writing(void **state)
+{
+    (void)state;
+    hello();
+    struct span handle = open_file("inbox/a.jsonl", SFTP_FLAG_WRITE | SFTP_FLAG_CREATE);
+    send_rename("inbox/a.jsonl.incomplete", "inbox/b.jsonl"); /* as it is called until it is closed */
+    assert_int_equal(next_status(), SFTP_FAILURE);
+    send_rename("inbox/a.jsonl", "inbox/b.part");
+    assert_int_equal(next_status(), SFTP_FAILURE);
+    send_write(handle, 0, span_str("{}\n"));
+    assert_int_equal(next_status(), SFTP_OK);
+    send_handle(SFTP_CLOSE, handle);
+    assert_int_equal(next_status(), SFTP_OK);
+    assert_int_equal(m.n_joined, 1);
+    memory_deinit(&m);
+}
+
 static void a_write_over_the_limit_spoils_the_file(void **state)
 {
     (void)state;
@@ -425,6 +451,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(names_say_where_they_are_stored),
         cmocka_unit_test(a_packet_cut_anywhere_is_told_and_never_read_over),
         cmocka_unit_test(a_file_is_written_closed_and_asked_for),
+        cmocka_unit_test(a_file_is_not_renamed_while_it_is_open_for_writing),
         cmocka_unit_test(a_write_over_the_limit_spoils_the_file),
         cmocka_unit_test(handles_are_bounded_and_never_mistaken),
         cmocka_unit_test(nothing_is_taken_while_an_answer_is_owed_or_the_client_does_not_read),
