@@ -163,6 +163,9 @@ bool desk_begin_check(struct desk *d, struct op *op, uint64_t announced, struct 
                   "the input has %" PRIu64 " bytes, the limit is %" PRIu64, bytes, bytes_max);
         return false;
     }
+    if (!desk_may_submit(d, row.user, err)) /* asked when the upload began, but others that began before may be jobs by now */
+        return false;
+    error_set(err, ERR_INTERNAL, NULL, "the job store cannot be written; nothing was submitted");
     row.input_bytes = bytes;
     row.key[0] = '\0'; /* it gets its key when it is known to be the first of it */
     if (job_store_add(d->store, &row) != ST_OK)

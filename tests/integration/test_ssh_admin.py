@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from gateway_rig import BIN, ROOT, Rig, check, check_eq, run_tests, wait_until  # noqa: E402
+from gateway_rig import BIN, PATIENCE, ROOT, Rig, check, check_eq, run_tests, wait_until  # noqa: E402
 
 
 def script(rig, name, text):
@@ -216,6 +216,29 @@ def test_groups_share_their_limits():
         user("remove", "carol")
         check(any(x.startswith("user,carol,-,month,") for x in user("usage").splitlines()), "also who has gone")
         check_eq(rig.user("usage", "more").returncode, 2, "usage")
+
+
+def test_uploads_at_the_same_time_do_not_pass_max_jobs():
+    with Rig() as rig:
+        for name in ("alice", "bob"):
+            rig.add_user(name)
+        for words in (["limit", "alice", "max-jobs=2"], ["group", "add", "physics"], ["join", "bob", "physics"], ["limit", "@physics", "max-jobs=2"]):
+            check_eq(rig.user(*words).returncode, 0, words)
+        rig.start()
+        for name, whose in (("alice", b"you have 2 jobs"), ("bob", b"your group physics has 2 jobs")):
+            uploads = [subprocess.Popen(rig.ssh_args(name) + ["submit"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                       for _ in range(4)]
+            spool = os.path.join(rig.state, "spool")
+            wait_until(lambda: len(os.listdir(spool)) == 4, 30, "all of them have begun")
+            ends = [u.communicate(b'{"prompt": "!hold"}\n', timeout=60 * PATIENCE) for u in uploads]
+            check_eq(sorted(u.returncode for u in uploads), [0, 0, 4, 4], "two jobs", ends)
+            for u, (_, err) in zip(uploads, ends):
+                check(u.returncode == 0 or (whose in err and b"max-jobs" in err), "the limit is named", err)
+            made = [x["id"] for x in rig.json("list --all --json", user=name)["jobs"]]
+            check_eq(len(made), 2, "and no more")
+            for job in made:
+                rig.ok("cancel " + job, user=name)
+                rig.ssh("wait " + job, user=name)
 
 
 def test_max_queued_is_kept_and_holds_up_nobody_else():
