@@ -21,7 +21,7 @@
 #include "log.h"
 #include "sandbox.h"
 
-enum { EVENTS = 64, IDLE_MS = 2000, EXPIRE_EVERY_MS = 60000 };
+enum { EVENTS = 64, IDLE_MS = 1000, EXPIRE_EVERY_MS = 60000, USERS_LOOK_MS = 1000 };
 
 struct jobs {
     struct job_store *store;
@@ -31,7 +31,7 @@ struct jobs {
     struct desk desk;
     int epoll, signals, link_fd; /* link_fd: which one epoll has; -1 */
     struct board *board;         /* NULL: nobody shows our numbers */
-    uint64_t ttl_ms, expired_ns, page_ns;
+    uint64_t ttl_ms, expired_ns, page_ns, users_ns;
     bool stopping;
 };
 
@@ -128,6 +128,15 @@ static void step_upkeep(struct jobs *j)
         d->sweep_left = true; /* the sweep finds out whether there is anything */
 }
 
+/* By the clock, and not when there is nothing to do: under load that never comes, and a user who was disabled would stay. */
+static void step_users(struct jobs *j)
+{
+    if (j->desk.now_ns - j->users_ns < USERS_LOOK_MS * 1000000ull)
+        return;
+    j->users_ns = j->desk.now_ns;
+    desk_reload_users(&j->desk, false);
+}
+
 static void step_page(struct jobs *j)
 {
     if (j->board == NULL || j->desk.now_ns - j->page_ns < JOBS_PAGE_MS * 1000000ull)
@@ -169,8 +178,7 @@ static void loop(struct jobs *j)
         desk_step(&j->desk);
         step_upkeep(j);
         step_page(j);
-        if (n == 0)
-            desk_reload_users(&j->desk, false);
+        step_users(j);
     }
 }
 

@@ -363,6 +363,23 @@ def test_a_file_is_closed_before_it_is_renamed():
             check_eq([x["name"] for x in jobs(rig)], ["x"], "one job")
 
 
+def test_a_user_is_put_out_while_others_keep_the_gateway_busy():
+    with started() as rig:
+        rig.add_user("bob")
+        bob = Sftp(rig, "bob")
+        with Sftp(rig) as alice:
+            check_eq(rig.user("disable", "bob").returncode, 0, "disable")
+
+            def out():
+                for _ in range(300):    # no moment without a request; nobody logs in meanwhile
+                    alice.send(17, alice.string("inbox/nothing"))
+                for _ in range(300):
+                    check_eq(alice.status(), 2, "no such file")
+                return bob.process.poll() is not None
+            wait_until(out, 30, "bob is put out")
+        bob.kill()
+
+
 def test_two_sessions_do_not_write_one_file():
     with started() as rig:
         with Sftp(rig) as a, Sftp(rig) as b:
