@@ -376,7 +376,7 @@ def test_a_user_is_put_out_while_others_keep_the_gateway_busy():
                 for _ in range(300):
                     check_eq(alice.status(), 2, "no such file")
                 return bob.process.poll() is not None
-            wait_until(out, 30, "bob is put out")
+            wait_until(out, 10, "bob is put out")
         bob.kill()
 
 
