@@ -348,6 +348,17 @@ def family(pid):
     return found
 
 
+def wake_stopped(pid):
+    """A worker that was stopped while it had no work is not missed before it is given some; it still says what it held then."""
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            if f.read().rsplit(")", 1)[1].split()[0] == "T":
+                os.kill(pid, signal.SIGCONT)
+                count("woken")
+    except (TypeError, FileNotFoundError, ProcessLookupError):
+        pass
+
+
 def read_process(pid):
     with open("/proc/%d/status" % pid) as f:
         own = int(f.read().split("RssAnon:")[1].split()[0])  # what is shared has its size from the start
@@ -403,6 +414,8 @@ class Soak:
         end = time.monotonic() + GRACE_S
         while True:
             s = self.status()
+            for w in s["workers"]:
+                wake_stopped(w.get("pid"))
             if s["pool"]["requests"] == 0 and s["pool"]["sessions"] == 0 and all(
                     w["state"] == "ready" and w["held"] == 0 and w.get("blocks_pinned", 0) == 0 for w in s["workers"]):
                 break
