@@ -57,6 +57,20 @@ def test_key_types():
         check_eq(rig.ok("whoami", user="ed", options=["-o", "User=somebody"]), b"ed\n", "the key says who it is")
 
 
+def test_a_key_of_a_kind_that_is_not_taken_comes_first():
+    """It is refused as a key, not as a connection: the next one is heard."""
+    with Rig() as rig:
+        rig.add_user("alice")
+        old = rig.path("old")
+        if subprocess.run(["ssh-keygen", "-q", "-t", "dsa", "-N", "", "-f", old], capture_output=True).returncode != 0:
+            return  # this ssh makes none any more
+        rig.start()
+        args = rig.ssh_args("alice", "-o", "PubkeyAcceptedAlgorithms=+ssh-dss", "-i", old)
+        out = subprocess.run(args[:1] + ["-v"] + args[1:] + ["-o", "LogLevel=DEBUG1", "whoami"], capture_output=True, timeout=60)
+        check_eq(out.stdout, b"alice\n", "the second key", out.stderr)
+        check(b"Offering public key: " + old.encode() in out.stderr, "the old one was offered", out.stderr)
+
+
 def test_an_agent_with_seven_keys():
     with Rig() as rig:
         agent = subprocess.run(["ssh-agent", "-s"], capture_output=True, check=True).stdout.decode()
