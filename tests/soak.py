@@ -245,8 +245,8 @@ class Person(threading.Thread):
             time.sleep(self.dice.random() * 0.5)
             ssh("soak", "cancel " + job, code=None)
         ssh("soak", "wait " + job, code=None)
-        answers = [json.loads(x) for x in ssh("soak", "results " + job).stdout.splitlines()]
-        errors = [json.loads(x) for x in ssh("soak", "errors " + job).stdout.splitlines()]
+        answers = [json.loads(x) for x in ssh("soak", "results " + job).stdout.split("\n")[:-1]]
+        errors = [json.loads(x) for x in ssh("soak", "errors " + job).stdout.split("\n")[:-1]]
         check(sorted(x["custom_id"] for x in answers + errors) == sorted(wanted), "not every line once:", answers, errors)
         for x in answers:
             check(x["response"]["body"]["choices"][0]["text"] == wanted[x["custom_id"]], "another answer of a line:", x)

@@ -95,7 +95,7 @@ def a_backup_while_it_runs_is_a_whole_state():
         pool.start()
         assert pool.ssh("ann", "results", "done", "--ordered").stdout == wanted
         pool.ssh("ann", "wait", "half")
-        assert len(pool.ssh("ann", "results", "half").stdout.splitlines()) == 40
+        assert pool.ssh("ann", "results", "half").stdout.count("\n") == 40  # (splitlines() knows other ends, which an answer may hold)
 
 
 def manual_pages_say_what_the_programs_say():
@@ -140,7 +140,7 @@ def an_array_of_tasks_answers_each_line_once():
         assert sorted(codes) == [0, 0, 1], codes
         r = subprocess.run([ROOT + "/docker/slurm/weir-join", here + "/out"], capture_output=True, text=True)
         assert r.returncode == 0
-        assert sorted(json.loads(line)["custom_id"] for line in r.stdout.splitlines()) == sorted("q%d" % i for i in range(11))
+        assert sorted(json.loads(line)["custom_id"] for line in r.stdout.split("\n")[:-1]) == sorted("q%d" % i for i in range(11))
         with open(here + "/out/errors.jsonl") as f:
             assert [json.loads(line)["custom_id"] for line in f] == ["bad"]
 

@@ -244,7 +244,7 @@ def test_every_verb_has_json_and_exit_codes_that_say_what_happened():
                 what = "%s --json %s" % (verb, words)
                 out = rig.ssh(what, data, options=options)
                 check_eq(out.returncode, code, what, out.stdout, out.stderr)
-                for text in out.stdout.decode().splitlines():
+                for text in out.stdout.splitlines():
                     check(isinstance(json.loads(text), dict), what, "prints objects:", text)
                 check(out.stdout or verb in ("results", "errors", "run", "watch", "wait"), what, "prints something")
                 if code > 1 and code != 6:

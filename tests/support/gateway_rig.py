@@ -187,7 +187,7 @@ class Rig:
 
 
 def lines_of(data):
-    return [json.loads(x) for x in data.decode().splitlines()]
+    return [json.loads(x) for x in data.splitlines()]
 
 
 def check_once(rig, job, ids, user="alice"):
