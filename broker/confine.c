@@ -17,9 +17,6 @@
 #include "confine.h"
 
 #include <errno.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
@@ -29,21 +26,7 @@
 #include <unistd.h>
 
 #include "log.h"
-
-#if defined(__x86_64__)
-#define FILTER_ARCH AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#define FILTER_ARCH AUDIT_ARCH_AARCH64
-#endif
-
-/* The sanitizers' reports trace their own process. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#undef FILTER_ARCH
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#undef FILTER_ARCH
-#endif
-#endif
+#include "seccomp_filter.h"
 
 static void want(int rc, const char *what)
 {
@@ -81,57 +64,37 @@ enum { N_REFUSED = sizeof(refused) / sizeof(refused[0]) };
 static const unsigned new_namespace =
     CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
 
-static struct sock_filter load(size_t offset)
-{
-    return (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)offset);
-}
-
-static struct sock_filter if_equal(unsigned value, unsigned then_skip, unsigned else_skip)
-{
-    return (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, (unsigned char)then_skip, (unsigned char)else_skip);
-}
-
-static struct sock_filter if_any_bit(unsigned bits, unsigned then_skip, unsigned else_skip)
-{
-    return (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, (unsigned char)then_skip, (unsigned char)else_skip);
-}
-
-static struct sock_filter answer(unsigned action)
-{
-    return (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
-}
-
 static void install_filter(void)
 {
     struct sock_filter f[2 * N_REFUSED + 24];
     unsigned short n = 0;
     const unsigned refuse = SECCOMP_RET_ERRNO | EPERM;
 
-    f[n++] = load(offsetof(struct seccomp_data, arch));
-    f[n++] = if_equal(FILTER_ARCH, 1, 0);
-    f[n++] = answer(refuse); /* the calls of another architecture have other numbers */
-    f[n++] = load(offsetof(struct seccomp_data, nr));
+    f[n++] = filter_load(offsetof(struct seccomp_data, arch));
+    f[n++] = filter_if_equal(FILTER_ARCH, 1, 0);
+    f[n++] = filter_answer(refuse); /* the calls of another architecture have other numbers */
+    f[n++] = filter_load(offsetof(struct seccomp_data, nr));
 #if defined(__x86_64__)
     f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1); /* likewise those of x32 */
-    f[n++] = answer(refuse);
+    f[n++] = filter_answer(refuse);
 #endif
     for (unsigned i = 0; i < N_REFUSED; i++) {
-        f[n++] = if_equal((unsigned)refused[i], 0, 1);
-        f[n++] = answer(refuse);
+        f[n++] = filter_if_equal((unsigned)refused[i], 0, 1);
+        f[n++] = filter_answer(refuse);
     }
-    f[n++] = if_equal(SYS_clone3, 0, 1);
-    f[n++] = answer(SECCOMP_RET_ERRNO | ENOSYS);
-    f[n++] = if_equal(SYS_clone, 0, 4);
-    f[n++] = load(offsetof(struct seccomp_data, args[0])); /* the low half: both architectures are little-endian */
-    f[n++] = if_any_bit(new_namespace, 0, 1);
-    f[n++] = answer(refuse);
-    f[n++] = answer(SECCOMP_RET_ALLOW);
-    f[n++] = if_equal(SYS_socket, 1, 0);
-    f[n++] = answer(SECCOMP_RET_ALLOW);
-    f[n++] = load(offsetof(struct seccomp_data, args[0]));
-    f[n++] = if_equal(AF_UNIX, 0, 1);
-    f[n++] = answer(SECCOMP_RET_ALLOW);
-    f[n++] = answer(refuse);
+    f[n++] = filter_if_equal(SYS_clone3, 0, 1);
+    f[n++] = filter_answer(SECCOMP_RET_ERRNO | ENOSYS);
+    f[n++] = filter_if_equal(SYS_clone, 0, 4);
+    f[n++] = filter_load(offsetof(struct seccomp_data, args[0])); /* the low half: both architectures are little-endian */
+    f[n++] = filter_if_any_bit(new_namespace, 0, 1);
+    f[n++] = filter_answer(refuse);
+    f[n++] = filter_answer(SECCOMP_RET_ALLOW);
+    f[n++] = filter_if_equal(SYS_socket, 1, 0);
+    f[n++] = filter_answer(SECCOMP_RET_ALLOW);
+    f[n++] = filter_load(offsetof(struct seccomp_data, args[0]));
+    f[n++] = filter_if_equal(AF_UNIX, 0, 1);
+    f[n++] = filter_answer(SECCOMP_RET_ALLOW);
+    f[n++] = filter_answer(refuse);
 
     struct sock_fprog program = { .len = n, .filter = f };
     want((int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program), "seccomp");

@@ -10,9 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
@@ -23,21 +20,7 @@
 #include <unistd.h>
 
 #include "log.h"
-
-#if defined(__x86_64__)
-#define FILTER_ARCH AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#define FILTER_ARCH AUDIT_ARCH_AARCH64
-#endif
-
-/* The sanitizers' own threads and reports need more than a worker does. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#undef FILTER_ARCH
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#undef FILTER_ARCH
-#endif
-#endif
+#include "seccomp_filter.h"
 
 static void want(int rc, const char *what)
 {
@@ -75,43 +58,27 @@ static const int allowed[] = {
 };
 enum { N_ALLOWED = sizeof(allowed) / sizeof(allowed[0]) };
 
-/* One instruction each; jumps count instructions to skip. */
-static struct sock_filter load(size_t offset)
-{
-    return (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)offset);
-}
-
-static struct sock_filter if_equal(unsigned value, unsigned then_skip, unsigned else_skip)
-{
-    return (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, (unsigned char)then_skip, (unsigned char)else_skip);
-}
-
-static struct sock_filter answer(unsigned action)
-{
-    return (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
-}
-
 static void install_filter(void)
 {
     struct sock_filter f[2 * N_ALLOWED + 16];
     unsigned short n = 0;
     const unsigned refuse = SECCOMP_RET_ERRNO | EPERM;
 
-    f[n++] = load(offsetof(struct seccomp_data, arch));
-    f[n++] = if_equal(FILTER_ARCH, 1, 0);
-    f[n++] = answer(refuse);
-    f[n++] = load(offsetof(struct seccomp_data, nr));
+    f[n++] = filter_load(offsetof(struct seccomp_data, arch));
+    f[n++] = filter_if_equal(FILTER_ARCH, 1, 0);
+    f[n++] = filter_answer(refuse);
+    f[n++] = filter_load(offsetof(struct seccomp_data, nr));
     for (unsigned i = 0; i < N_ALLOWED; i++) {
-        f[n++] = if_equal((unsigned)allowed[i], 0, 1);
-        f[n++] = answer(SECCOMP_RET_ALLOW);
+        f[n++] = filter_if_equal((unsigned)allowed[i], 0, 1);
+        f[n++] = filter_answer(SECCOMP_RET_ALLOW);
     }
-    f[n++] = if_equal(SYS_mmap, 2, 0);
-    f[n++] = if_equal(SYS_mprotect, 1, 0);
-    f[n++] = answer(refuse);
-    f[n++] = load(offsetof(struct seccomp_data, args[2]) + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 4 : 0));
-    f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 0, 1);
-    f[n++] = answer(refuse);
-    f[n++] = answer(SECCOMP_RET_ALLOW);
+    f[n++] = filter_if_equal(SYS_mmap, 2, 0);
+    f[n++] = filter_if_equal(SYS_mprotect, 1, 0);
+    f[n++] = filter_answer(refuse);
+    f[n++] = filter_load(offsetof(struct seccomp_data, args[2]) + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 4 : 0));
+    f[n++] = filter_if_any_bit(PROT_EXEC, 0, 1);
+    f[n++] = filter_answer(refuse);
+    f[n++] = filter_answer(SECCOMP_RET_ALLOW);
 
     struct sock_fprog program = { .len = n, .filter = f };
     want((int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program), "seccomp");
