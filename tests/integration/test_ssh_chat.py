@@ -3,8 +3,6 @@
 import fcntl
 import json
 import os
-import pty
-import select
 import struct
 import subprocess
 import sys
@@ -12,56 +10,19 @@ import termios
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from gateway_rig import PATIENCE, Failure, Rig, check, check_eq, run_tests, wait_until  # noqa: E402
+from gateway_rig import Rig, check, check_eq, run_tests, wait_until  # noqa: E402
+from terminal import Terminal, edit_lines  # noqa: E402
 
 
-class Terminal:
+class SshTerminal(Terminal):
     """ssh -t on a pseudo-terminal of our own."""
 
     def __init__(self, rig, command, user="alice", columns=80, rows=24):
-        self.rig = rig
-        args = rig.ssh_args(user, "-tt") + [command]
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.execvp(args[0], args)
-        self.seen = b""
+        super().__init__(rig.ssh_args(user, "-tt") + [command])
         self.resize(columns, rows)
 
     def resize(self, columns, rows):
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def wait_for(self, text, seconds=20):
-        """What came up to and with text; what came before is forgotten."""
-        end = time.monotonic() + seconds * PATIENCE
-        while text not in self.seen:
-            check(time.monotonic() < end, "waiting for", text, "saw", self.seen)
-            if select.select([self.fd], [], [], 0.1)[0]:
-                try:
-                    self.seen += os.read(self.fd, 65536)
-                except OSError:
-                    check(text in self.seen, "ended, waiting for", text, "saw", self.seen)
-        at = self.seen.index(text) + len(text)
-        part, self.seen = self.seen[:at], self.seen[at:]
-        return part
-
-    def type(self, text):
-        os.write(self.fd, text.encode() if isinstance(text, str) else text)
-
-    def end(self, seconds=20):
-        """Exit code, and everything that still came."""
-        stop = time.monotonic() + seconds * PATIENCE
-        while time.monotonic() < stop:
-            if select.select([self.fd], [], [], 0.05)[0]:
-                try:
-                    more = os.read(self.fd, 65536)
-                except OSError:
-                    break
-                if not more:
-                    break
-                self.seen += more
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode(status), self.seen
 
 
 def asked(rig):
@@ -137,20 +98,8 @@ def test_chat_takes_the_parameters_of_weir():
 
 def test_chat_on_a_terminal_edits_lines():
     with started() as rig:
-        t = Terminal(rig, "chat")
-        t.wait_for(b"> ")
-        t.type(b"helo\x1b[Dl\x05 you\x17me\x01X\x04\x1b[3~\x08\x05\r")  # left, end, ^W, home, delete keys
-        t.wait_for(b"echo: llo me")
-        t.wait_for(b"> ")
-        t.type("h\u00e9\u00e9\x7f\r")  # Backspace takes a whole character
-        t.wait_for("echo: h\u00e9\r\n".encode())
-        t.wait_for(b"> ")
-        t.type(b"\x1b[A\x1b[A\r")  # history
-        t.wait_for(b"echo: llo me")
-        t.wait_for(b"> ")
-        t.type(b"\x1b[200~two\rlines\x1b[201~\r")
-        t.wait_for(b"echo: two\r\nlines")
-        t.wait_for(b"> ")
+        t = SshTerminal(rig, "chat")
+        edit_lines(t)
         t.type(b"/nothing\r")
         t.wait_for(b"there is no /nothing")
         t.wait_for(b"> ")
@@ -171,7 +120,7 @@ def test_chat_on_a_terminal_edits_lines():
 
 def test_chat_characters_come_in_parts_and_are_wide():
     with started() as rig:
-        t = Terminal(rig, "chat", columns=30)
+        t = SshTerminal(rig, "chat", columns=30)
         t.wait_for(b"> ")
         for byte in "\u6c34\U0001f336e\u0301".encode():
             t.type(bytes([byte]))
@@ -196,7 +145,7 @@ def test_chat_characters_come_in_parts_and_are_wide():
 
 def test_ctrl_c_stops_the_answer_and_nothing_else():
     with started() as rig:
-        t = Terminal(rig, "chat")
+        t = SshTerminal(rig, "chat")
         t.wait_for(b"> ")
         t.type(b"!hold\r")
         wait_until(lambda: asked(rig) and asked(rig)[-1]["prompt"] == "!hold", 10, "asked")
@@ -248,7 +197,7 @@ def test_top():
         check_eq([u["name"] for u in rig.json("pool --json", user="bob")["users"]], ["bob"], "and bob himself")
         page = rig.ok("top")
         check(b"alice" in page and b"bob" not in page and b"\x1b" not in page, page)
-        t = Terminal(rig, "top", columns=100, rows=12)
+        t = SshTerminal(rig, "top", columns=100, rows=12)
         t.wait_for(b"\x1b[?1049h")
         page = t.wait_for(b"q leave")
         page += t.wait_for(b"q leave")
@@ -262,7 +211,7 @@ def test_top():
         t.type(b"q")
         code, rest = t.end()
         check_eq((code, rest.endswith(b"\x1b[?1049l") or b"\x1b[?1049l" in rest), (0, True), "the screen is as it was", rest)
-        t = Terminal(rig, "top")
+        t = SshTerminal(rig, "top")
         t.wait_for(b"q leave")
         t.type(b"\x03")
         check_eq(t.end()[0], 130, "^C")

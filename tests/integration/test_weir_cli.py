@@ -1,8 +1,9 @@
 """The weir command as people use it: real processes, a pseudo-terminal where one matters, a broker that does what the prompt says."""
-import json, os, pty, select, shutil, signal, socket, subprocess, sys, tempfile, time, types
+import json, os, shutil, signal, socket, subprocess, sys, tempfile, time, types
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 from patience import PATIENCE  # noqa: E402
+import terminal  # noqa: E402
 
 BIN = os.environ.get("WEIR_BIN") or os.path.join(os.path.dirname(__file__), "../../build/bin")
 WEIR = os.path.join(BIN, "weir")
@@ -75,44 +76,12 @@ class Place:
         shutil.rmtree(self.dir)
 
 
-class Terminal:
+class WeirTerminal(terminal.Terminal):
     """The command on a pseudo-terminal."""
+    seconds = 10
 
     def __init__(self, place, *args):
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.execve(WEIR, [WEIR, *args], {**place.env, "TERM": "xterm"})
-        self.seen = b""
-
-    def wait_for(self, text, seconds=10):
-        """What came up to and with text; what came before is forgotten."""
-        end = time.time() + seconds * PATIENCE
-        while text not in self.seen:
-            assert time.time() < end, (text, self.seen)
-            if select.select([self.fd], [], [], 0.1)[0]:
-                try:
-                    self.seen += os.read(self.fd, 65536)
-                except OSError:
-                    assert text in self.seen, (text, self.seen)
-        at = self.seen.index(text) + len(text)
-        part, self.seen = self.seen[:at], self.seen[at:]
-        return part
-
-    def type(self, text):
-        os.write(self.fd, text)
-
-    def end(self, seconds=10):
-        """Exit code, and everything that still came."""
-        stop = time.time() + seconds * PATIENCE
-        while time.time() < stop:
-            if select.select([self.fd], [], [], 0.05)[0]:
-                try:
-                    self.seen += os.read(self.fd, 65536)
-                except OSError:
-                    break
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode(status), self.seen
+        super().__init__([WEIR, *args], {**place.env, "TERM": "xterm"})
 
 
 def wait_until(condition, seconds=10):
@@ -241,12 +210,12 @@ def a_closed_pipe_ends_quietly():
 
 def no_control_character_of_a_model_reaches_a_terminal():
     with Place() as p:
-        t = Terminal(p, "generate", "a\x1b]0;title\x07 \x9b2J\u009b \u202e z")
+        t = WeirTerminal(p, "generate", "a\x1b]0;title\x07 \x9b2J\u009b \u202e z")
         code, out = t.end()
         assert code == 0
         assert b"\x1b" not in out and b"\x07" not in out and b"\xc2\x9b" not in out and "\u202e".encode() not in out, out
         assert b"^[]0;title^G" in out
-        t = Terminal(p, "generate", "--json", "a\x1b]0;\u009b")
+        t = WeirTerminal(p, "generate", "--json", "a\x1b]0;\u009b")
         code, out = t.end()
         assert code == 0 and b"\x1b" not in out and b"\xc2\x9b" not in out
 
@@ -271,20 +240,8 @@ def a_failed_turn_is_taken_back():
 
 def chat_on_a_terminal_edits_lines_and_stops_answers():
     with Place() as p:
-        t = Terminal(p, "chat")
-        t.wait_for(b"> ")
-        t.type(b"helo\x1b[Dl\x05 you\x17me\x01X\x04\x1b[3~\x08\x05\r")  # left, end, ^W, home, delete keys
-        t.wait_for(b"echo: llo me")
-        t.wait_for(b"> ")
-        t.type("h\u00e9\u00e9\x7f\r".encode())  # Backspace takes a whole character
-        t.wait_for("echo: h\u00e9\r\n".encode())
-        t.wait_for(b"> ")
-        t.type(b"\x1b[A\x1b[A\r")  # history
-        t.wait_for(b"echo: llo me")
-        t.wait_for(b"> ")
-        t.type(b"\x1b[200~two\rlines\x1b[201~\r")
-        t.wait_for(b"echo: two\r\nlines")
-        t.wait_for(b"> ")
+        t = WeirTerminal(p, "chat")
+        terminal.edit_lines(t)
         t.type(b"!hold\r")
         wait_until(lambda: p.log()[-1]["prompt"] == "!hold")
         time.sleep(0.1)
@@ -304,7 +261,7 @@ def chat_on_a_terminal_edits_lines_and_stops_answers():
 
 def chat_goes_on_after_the_brokers_return():
     with Place() as p:
-        t = Terminal(p, "chat")
+        t = WeirTerminal(p, "chat")
         t.wait_for(b"> ")
         t.type(b"one\r")
         t.wait_for(b"echo: one")
@@ -451,7 +408,7 @@ def progress_is_plain_lines_in_a_pipe_and_a_bar_on_a_terminal():
         p.write("in", [request(i) for i in range(4)])
         r = p.weir("batch", p.path("in"), "-o", p.path("out"), "-w", "1")
         assert b"\r" not in r.stderr and b"\x1b" not in r.stderr
-        t = Terminal(p, "batch", p.path("in"), "-o", p.path("out2"), "-w", "1")
+        t = WeirTerminal(p, "batch", p.path("in"), "-o", p.path("out2"), "-w", "1")
         code, out = t.end()
         assert code == 0 and b"/4" in out and b"[#" in out, out
 
