@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "clock.h"
+#include "json_field.h"
 #include "terminal.h"
 
 static struct {
@@ -40,28 +41,16 @@ size_t status_flags(struct flag *ret_flags)
 
 /* --- asking ------------------------------------------------------------------------------------ */
 
-static const char *text_of(const json_t *v, const char *key)
-{
-    const char *text = json_string_value(json_object_get(v, key));
-
-    return text != NULL ? text : "";
-}
-
-static double number_of(const json_t *v, const char *key)
-{
-    return json_number_value(json_object_get(v, key));
-}
-
 static bool is_ready(const json_t *status)
 {
     json_t *worker;
     size_t i;
 
-    if (strcmp(text_of(status, "state"), "running") != 0)
+    if (strcmp(json_text(status, "state"), "running") != 0)
         return false;
     json_array_foreach(json_object_get(status, "workers"), i,
-                       worker) if (strcmp(text_of(worker, "state"), "ready") == 0 ||
-                                   strcmp(text_of(worker, "state"), "released") == 0) return true;
+                       worker) if (strcmp(json_text(worker, "state"), "ready") == 0 ||
+                                   strcmp(json_text(worker, "state"), "released") == 0) return true;
     return false;
 }
 
@@ -146,33 +135,33 @@ static void print_duration(char text[32], double s)
 
 static void print_worker(const json_t *w)
 {
-    double total = number_of(w, "blocks_total") + 1e-9;
+    double total = json_number(w, "blocks_total") + 1e-9;
 
     begin_line(5);
-    line.column = (unsigned)printf("  %-3.0f", number_of(w, "slot"));
-    put("%-8s", text_of(w, "state"));
-    if (text_of(w, "order")[0] != '\0' && strcmp(text_of(w, "order"), "run") != 0)
-        put("%s", text_of(w, "order"));
+    line.column = (unsigned)printf("  %-3.0f", json_number(w, "slot"));
+    put("%-8s", json_text(w, "state"));
+    if (json_text(w, "order")[0] != '\0' && strcmp(json_text(w, "order"), "run") != 0)
+        put("%s", json_text(w, "order"));
     if (json_object_get(w, "blocks_total") != NULL) {
-        put("%4.0f run %4.0f wait", number_of(w, "running"), number_of(w, "waiting"));
-        put("KV %3.0f%% pinned %3.0f%% cached", 100 * number_of(w, "blocks_pinned") / total,
-            100 * number_of(w, "blocks_cached") / total);
-        if (number_of(w, "store_blocks_max") > 0)
-            put("store %3.0f%% full %.0f read", 100 * number_of(w, "store_blocks") / number_of(w, "store_blocks_max"),
-                number_of(w, "store_hits") + number_of(w, "store_hits_other"));
-        put("%.0f tokens", number_of(w, "tokens_generated"));
-        put("%.0f reused (%.0f%%)", number_of(w, "tokens_cached"), 100 * number_of(w, "hit_rate"));
-        if (number_of(w, "evictions") > 0)
-            put("%.0f evicted at %.0f s", number_of(w, "evictions"), number_of(w, "eviction_age_ms_mean") / 1e3);
-        if (number_of(w, "preemptions") > 0)
-            put("%.0f preempted", number_of(w, "preemptions"));
+        put("%4.0f run %4.0f wait", json_number(w, "running"), json_number(w, "waiting"));
+        put("KV %3.0f%% pinned %3.0f%% cached", 100 * json_number(w, "blocks_pinned") / total,
+            100 * json_number(w, "blocks_cached") / total);
+        if (json_number(w, "store_blocks_max") > 0)
+            put("store %3.0f%% full %.0f read", 100 * json_number(w, "store_blocks") / json_number(w, "store_blocks_max"),
+                json_number(w, "store_hits") + json_number(w, "store_hits_other"));
+        put("%.0f tokens", json_number(w, "tokens_generated"));
+        put("%.0f reused (%.0f%%)", json_number(w, "tokens_cached"), 100 * json_number(w, "hit_rate"));
+        if (json_number(w, "evictions") > 0)
+            put("%.0f evicted at %.0f s", json_number(w, "evictions"), json_number(w, "eviction_age_ms_mean") / 1e3);
+        if (json_number(w, "preemptions") > 0)
+            put("%.0f preempted", json_number(w, "preemptions"));
     }
-    put("%s", text_of(w, "model"));
-    put("%s", text_of(w, "device"));
-    if (number_of(w, "restarts") > 0)
-        put("%.0f restarts", number_of(w, "restarts"));
-    if (text_of(w, "error")[0] != '\0')
-        put("%s", text_of(w, "error"));
+    put("%s", json_text(w, "model"));
+    put("%s", json_text(w, "device"));
+    if (json_number(w, "restarts") > 0)
+        put("%.0f restarts", json_number(w, "restarts"));
+    if (json_text(w, "error")[0] != '\0')
+        put("%s", json_text(w, "error"));
     putchar('\n');
 }
 
@@ -180,27 +169,27 @@ static void print_worker(const json_t *w)
 static void print_queue(const json_t *q)
 {
     begin_line(5);
-    line.column = (unsigned)printf("  %-3.0f", number_of(q, "queued"));
-    put("queued for %s", text_of(q, "model"));
-    put("wait for %s", text_of(q, "waits_for"));
+    line.column = (unsigned)printf("  %-3.0f", json_number(q, "queued"));
+    put("queued for %s", json_text(q, "model"));
+    put("wait for %s", json_text(q, "waits_for"));
     putchar('\n');
 }
 
 static void print_user(const json_t *u)
 {
-    double prompt = number_of(u, "prompt_tokens");
+    double prompt = json_number(u, "prompt_tokens");
 
     begin_line(5);
     line.column = (unsigned)printf("  ");
-    put("%-18s", text_of(u, "name"));
-    put("%4.0f running %4.0f queued", number_of(u, "running"), number_of(u, "queued"));
-    put("%.0f requests", number_of(u, "requests"));
+    put("%-18s", json_text(u, "name"));
+    put("%4.0f running %4.0f queued", json_number(u, "running"), json_number(u, "queued"));
+    put("%.0f requests", json_number(u, "requests"));
     put("%.0f prompt tokens", prompt);
-    put("%.0f reused (%.0f%%)", number_of(u, "cached_tokens"), 100 * number_of(u, "hit_rate"));
-    put("%.0f generated", number_of(u, "completion_tokens"));
-    put("%.1f ms in queue", number_of(u, "queue_ms_mean"));
-    if (number_of(u, "preemptions") > 0)
-        put("%.0f preempted", number_of(u, "preemptions"));
+    put("%.0f reused (%.0f%%)", json_number(u, "cached_tokens"), 100 * json_number(u, "hit_rate"));
+    put("%.0f generated", json_number(u, "completion_tokens"));
+    put("%.1f ms in queue", json_number(u, "queue_ms_mean"));
+    if (json_number(u, "preemptions") > 0)
+        put("%.0f preempted", json_number(u, "preemptions"));
     putchar('\n');
 }
 
@@ -211,20 +200,20 @@ static void print_status(const json_t *s)
     size_t i;
     char up[32];
 
-    print_duration(up, number_of(s, "up_s"));
+    print_duration(up, json_number(s, "up_s"));
     begin_line(2);
-    put("weir-broker %s", text_of(s, "version"));
-    put("%s for %s", text_of(s, "state"), up);
-    put("%.0f running", number_of(pool, "running"));
-    put("%.0f + %.0f queued (interactive + batch)", number_of(pool, "queued_interactive"), number_of(pool, "queued_batch"));
-    put("%.0f clients", number_of(pool, "clients"));
+    put("weir-broker %s", json_text(s, "version"));
+    put("%s for %s", json_text(s, "state"), up);
+    put("%.0f running", json_number(pool, "running"));
+    put("%.0f + %.0f queued (interactive + batch)", json_number(pool, "queued_interactive"), json_number(pool, "queued_batch"));
+    put("%.0f clients", json_number(pool, "clients"));
     putchar('\n');
     begin_line(2);
-    put("so far: %.0f done", number_of(totals, "done"));
-    put("%.0f failed", number_of(totals, "failed"));
-    put("%.0f cancelled", number_of(totals, "cancelled"));
-    put("%.0f takeovers", number_of(totals, "takeovers"));
-    put("%.0f tokens", number_of(totals, "tokens"));
+    put("so far: %.0f done", json_number(totals, "done"));
+    put("%.0f failed", json_number(totals, "failed"));
+    put("%.0f cancelled", json_number(totals, "cancelled"));
+    put("%.0f takeovers", json_number(totals, "takeovers"));
+    put("%.0f tokens", json_number(totals, "tokens"));
     putchar('\n');
     printf("workers:\n");
     json_array_foreach(json_object_get(s, "workers"), i, item) print_worker(item);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "json_field.h"
 #include "terminal.h"
 
 static struct {
@@ -20,18 +21,6 @@ size_t trace_flags(struct flag *ret_flags)
     ret_flags[0] =
         (struct flag){"json", 0, FLAG_SWITCH, &options.json, NULL, "print the broker's answer as JSON", 0, 0};
     return 1 + command_connect_flags(ret_flags + 1, &options.connect);
-}
-
-static const char *text_of(const json_t *v, const char *key)
-{
-    const char *text = json_string_value(json_object_get(v, key));
-
-    return text != NULL ? text : "";
-}
-
-static double number_of(const json_t *v, const char *key)
-{
-    return json_number_value(json_object_get(v, key));
 }
 
 static void put_text(const char *text)
@@ -56,37 +45,37 @@ static void put_bar(double start, double ms, double total)
 static void put_note(const char *name, const json_t *r)
 {
     if (strcmp(name, "tokenize") == 0)
-        printf(" %.2f computing", number_of(r, "tokenize_ms"));
+        printf(" %.2f computing", json_number(r, "tokenize_ms"));
     else if (strcmp(name, "prefill") == 0)
-        printf(" %.0f chunks, %.2f", number_of(r, "chunks_total"), number_of(r, "chunks_ms"));
+        printf(" %.0f chunks, %.2f", json_number(r, "chunks_total"), json_number(r, "chunks_ms"));
     else if (strcmp(name, "steps") == 0)
-        printf(" %.0f steps, %.2f", number_of(r, "steps"), number_of(r, "steps_ms"));
+        printf(" %.0f steps, %.2f", json_number(r, "steps"), json_number(r, "steps_ms"));
 }
 
 static void print_phases(const json_t *r)
 {
-    double total = number_of(r, "total_ms");
+    double total = json_number(r, "total_ms");
     json_t *p, *c;
     size_t i, k;
 
     json_array_foreach(json_object_get(r, "phases"), i, p)
     {
-        const char *name = text_of(p, "name");
+        const char *name = json_text(p, "name");
 
-        printf("%-10.10s%10.2f ms %3.0f%% ", name, number_of(p, "ms"),
-               total > 0 ? 100 * number_of(p, "ms") / total : 0);
-        put_bar(number_of(p, "start_ms"), number_of(p, "ms"), total);
+        printf("%-10.10s%10.2f ms %3.0f%% ", name, json_number(p, "ms"),
+               total > 0 ? 100 * json_number(p, "ms") / total : 0);
+        put_bar(json_number(p, "start_ms"), json_number(p, "ms"), total);
         put_note(name, r);
         putchar('\n');
         if (strcmp(name, "prefill") != 0 || json_array_size(json_object_get(r, "chunks")) < 2)
             continue;
         json_array_foreach(json_object_get(r, "chunks"), k, c)
         {
-            printf("  chunk %-2zu%10.2f ms      ", k + 1, number_of(c, "ms"));
-            put_bar(number_of(c, "start_ms"), number_of(c, "ms"), total);
-            printf(" %.0f rows\n", number_of(c, "rows"));
+            printf("  chunk %-2zu%10.2f ms      ", k + 1, json_number(c, "ms"));
+            put_bar(json_number(c, "start_ms"), json_number(c, "ms"), total);
+            printf(" %.0f rows\n", json_number(c, "rows"));
         }
-        if (number_of(r, "chunks_total") > (double)json_array_size(json_object_get(r, "chunks")))
+        if (json_number(r, "chunks_total") > (double)json_array_size(json_object_get(r, "chunks")))
             printf("  (the last of these sums up the rest)\n");
     }
     printf("%-10.10s%10.2f ms\n", "total", total);
@@ -95,23 +84,23 @@ static void print_phases(const json_t *r)
 static void print_request(const json_t *r)
 {
     printf("request   ");
-    put_text(text_of(r, "request"));
-    printf("  %s %s", text_of(r, "class"), text_of(r, "kind"));
+    put_text(json_text(r, "request"));
+    printf("  %s %s", json_text(r, "class"), json_text(r, "kind"));
     printf("  user ");
-    put_text(text_of(r, "user"));
+    put_text(json_text(r, "user"));
     printf("  model ");
-    put_text(text_of(r, "model"));
-    printf("\nstate     %s", text_of(r, "state"));
-    if (text_of(r, "error")[0] != '\0')
-        printf(": %s", text_of(r, "error"));
+    put_text(json_text(r, "model"));
+    printf("\nstate     %s", json_text(r, "state"));
+    if (json_text(r, "error")[0] != '\0')
+        printf(": %s", json_text(r, "error"));
     if (json_object_get(r, "worker") != NULL)
-        printf("  worker %.0f", number_of(r, "worker"));
-    if (number_of(r, "takeovers") > 0)
-        printf("  taken over %.0f times", number_of(r, "takeovers"));
-    if (number_of(r, "preemptions") > 0)
-        printf("  made room %.0f times", number_of(r, "preemptions"));
-    printf("\ntokens    prompt %.0f, of them cached %.0f; generated %.0f\n\n", number_of(r, "prompt_tokens"),
-           number_of(r, "cached_tokens"), number_of(r, "completion_tokens"));
+        printf("  worker %.0f", json_number(r, "worker"));
+    if (json_number(r, "takeovers") > 0)
+        printf("  taken over %.0f times", json_number(r, "takeovers"));
+    if (json_number(r, "preemptions") > 0)
+        printf("  made room %.0f times", json_number(r, "preemptions"));
+    printf("\ntokens    prompt %.0f, of them cached %.0f; generated %.0f\n\n", json_number(r, "prompt_tokens"),
+           json_number(r, "cached_tokens"), json_number(r, "completion_tokens"));
     print_phases(r);
 }
 
@@ -124,13 +113,13 @@ static void print_list(const json_t *requests)
            "user, model");
     json_array_foreach(requests, i, r)
     {
-        printf("%-24s %-8s %10.1f %7.0f %7.0f  ", text_of(r, "request"), text_of(r, "state"),
-               number_of(r, "total_ms"), number_of(r, "prompt_tokens"), number_of(r, "completion_tokens"));
-        put_text(text_of(r, "user"));
+        printf("%-24s %-8s %10.1f %7.0f %7.0f  ", json_text(r, "request"), json_text(r, "state"),
+               json_number(r, "total_ms"), json_number(r, "prompt_tokens"), json_number(r, "completion_tokens"));
+        put_text(json_text(r, "user"));
         printf(", ");
-        put_text(text_of(r, "model"));
-        if (text_of(r, "error")[0] != '\0')
-            printf("  %s", text_of(r, "error"));
+        put_text(json_text(r, "model"));
+        if (json_text(r, "error")[0] != '\0')
+            printf("  %s", json_text(r, "error"));
         putchar('\n');
     }
 }

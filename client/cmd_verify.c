@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 #include "client.h"
+#include "json_field.h"
 #include "terminal.h"
 #include "verify_sample.h"
 
@@ -61,13 +62,6 @@ size_t verify_flags(struct flag *ret_flags)
 
 /* --- comparing --------------------------------------------------------------------------------- */
 
-static const char *text_in(const json_t *o, const char *key)
-{
-    const char *text = json_string_value(json_object_get(o, key));
-
-    return text != NULL ? text : "";
-}
-
 static void tell(struct verify *v, const struct verify_case *c, const char *what, const char *why)
 {
     if (options.json) {
@@ -97,19 +91,19 @@ static size_t equal_bytes(const char *a, const char *b)
 /* Where two choices part, in words. */
 static void explain(const json_t *was, const json_t *is, size_t index, char *ret_why, size_t room)
 {
-    const char *was_text = text_in(was, "text"), *is_text = text_in(is, "text");
+    const char *was_text = json_text(was, "text"), *is_text = json_text(is, "text");
 
     if (json_object_get(was, "message") != NULL) {
-        was_text = text_in(json_object_get(was, "message"), "content");
-        is_text = text_in(json_object_get(is, "message"), "content");
+        was_text = json_text(json_object_get(was, "message"), "content");
+        is_text = json_text(json_object_get(is, "message"), "content");
     }
     if (strcmp(was_text, is_text) != 0)
         snprintf(ret_why, room, "choice %zu: the texts part after %zu bytes", index, equal_bytes(was_text, is_text));
     else if (!json_equal(json_object_get(was, "token_hash"), json_object_get(is, "token_hash")))
         snprintf(ret_why, room, "choice %zu: the same text of other tokens", index);
     else if (!json_equal(json_object_get(was, "finish_reason"), json_object_get(is, "finish_reason")))
-        snprintf(ret_why, room, "choice %zu: finish_reason is %s, was %s", index, text_in(is, "finish_reason"),
-                 text_in(was, "finish_reason"));
+        snprintf(ret_why, room, "choice %zu: finish_reason is %s, was %s", index, json_text(is, "finish_reason"),
+                 json_text(was, "finish_reason"));
     else
         snprintf(ret_why, room, "choice %zu: log-probabilities differ", index);
 }
@@ -144,7 +138,7 @@ static void compare_choices(struct verify *v, const struct verify_case *c, const
 
 static void compare(struct verify *v, const struct rerun *r)
 {
-    const char *was = text_in(r->c->body, "system_fingerprint");
+    const char *was = json_text(r->c->body, "system_fingerprint");
     char why[300];
 
     if (r->result != WEIR_OK) {
@@ -183,7 +177,7 @@ static bool classes(struct weir_client *c, const char *class, char *ret_text, si
     ret_text[0] = '\0';
     json_array_foreach(json_object_get(status, "workers"), i, w)
     {
-        const char *id = text_in(w, "system_fingerprint");
+        const char *id = json_text(w, "system_fingerprint");
 
         *ret_has = *ret_has || strcmp(id, class) == 0;
         if (id[0] != '\0' && strstr(ret_text, id) == NULL && n < room)
@@ -204,7 +198,7 @@ static uint32_t limit_of(const struct verify_case *c)
         const json_t *choice = json_array_get(choices, i);
         json_int_t tokens = json_integer_value(json_object_get(choice, "n_tokens"));
 
-        cut = cut || strcmp(text_in(choice, "finish_reason"), "length") == 0;
+        cut = cut || strcmp(json_text(choice, "finish_reason"), "length") == 0;
         n = tokens > n ? tokens : n;
     }
     return !cut ? 0 : n > 0 ? (uint32_t)n : (uint32_t)all;
@@ -241,7 +235,7 @@ static void begin(struct weir_client *client, struct rerun *r)
         return;
     }
     q.seed = &r->c->seed;
-    q.model = text_in(r->c->body, "model");
+    q.model = json_text(r->c->body, "model");
     q.deadline_ms = 0;
     if (q.max_tokens == 0)
         q.max_tokens = limit_of(r->c);
@@ -321,7 +315,7 @@ static enum exit_code verify(struct verify *v, const char *input, const char *ou
         fprintf(stderr, "weir verify: %s has no answer\n", output);
         return EXIT_FAILED;
     }
-    const char *class = text_in(v->sample.cases[0].body, "system_fingerprint");
+    const char *class = json_text(v->sample.cases[0].body, "system_fingerprint");
     enum exit_code code = command_open("verify", options.connect, &client);
     if (code == EXIT_DONE)
         code = check_class(client, class);

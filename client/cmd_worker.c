@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "json_field.h"
 #include "terminal.h"
 
 static struct {
@@ -32,13 +33,6 @@ size_t worker_flags(struct flag *ret_flags)
 }
 
 /* --- what there is ----------------------------------------------------------------------------- */
-
-static const char *text_of(const json_t *v, const char *key)
-{
-    const char *text = json_string_value(json_object_get(v, key));
-
-    return text != NULL ? text : "";
-}
 
 /* The workers of the status; NULL with *err. */
 static json_t *ask_workers(struct weir_client *c, struct weir_error *err)
@@ -77,12 +71,12 @@ static enum exit_code list(struct weir_client *c)
     json_array_foreach(workers, i, w)
     {
         printf("%2.0f  ", json_number_value(json_object_get(w, "slot")));
-        print_column(text_of(w, "order"), 8);
-        print_column(text_of(w, "state"), 10);
-        print_column(text_of(w, "model"), 28);
-        print_column(text_of(w, "device"), 22);
+        print_column(json_text(w, "order"), 8);
+        print_column(json_text(w, "state"), 10);
+        print_column(json_text(w, "model"), 28);
+        print_column(json_text(w, "device"), 22);
         printf("%4.0f held  ", json_number_value(json_object_get(w, "held")));
-        terminal_text(stdout, text_of(w, "error"), strlen(text_of(w, "error")));
+        terminal_text(stdout, json_text(w, "error"), strlen(json_text(w, "error")));
         putchar('\n');
     }
     json_decref(workers);
@@ -103,10 +97,10 @@ static bool carried_out(const char *verb, uint32_t slot, const json_t *workers)
     if (strcmp(verb, "remove") == 0)
         return false;
     if (strcmp(verb, "drain") == 0)
-        return strcmp(text_of(mine, "state"), "stopped") == 0;
+        return strcmp(json_text(mine, "state"), "stopped") == 0;
     if (strcmp(verb, "pause") == 0)
         return json_number_value(json_object_get(mine, "held")) == 0;
-    return strcmp(text_of(mine, "state"), "ready") == 0;
+    return strcmp(json_text(mine, "state"), "ready") == 0;
 }
 
 static enum exit_code wait_for(struct weir_client *c, const char *verb, uint32_t slot)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "json_field.h"
 #include "terminal.h"
 
 enum { USERS_SHOWN_MAX = 1024, BAR = 14 };
@@ -16,18 +17,6 @@ struct page {
 };
 
 enum style { PLAIN, HEAD, ALARM };
-
-static const char *text_of(const json_t *v, const char *key)
-{
-    const char *text = json_string_value(json_object_get(v, key));
-
-    return text != NULL ? text : "";
-}
-
-static double number_of(const json_t *v, const char *key)
-{
-    return json_number_value(json_object_get(v, key));
-}
 
 /* Bytes of text that take at most so many columns.  Names are ASCII by the broker's rules; an error's text may not be. */
 static size_t fitting(const char *text, unsigned columns)
@@ -116,7 +105,7 @@ static const json_t *earlier(const struct top_view *v, const char *list, const j
 /* What a counter grew by in a second; 0 when it is not known or began anew. */
 static double rate(const struct top_view *v, const json_t *now, const json_t *before, const char *key)
 {
-    double grown = before != NULL ? number_of(now, key) - number_of(before, key) : 0;
+    double grown = before != NULL ? json_number(now, key) - json_number(before, key) : 0;
 
     return grown > 0 && v->seconds > 0 ? grown / v->seconds : 0;
 }
@@ -134,17 +123,17 @@ static void put_pool(struct page *p)
     size_t i;
 
     json_array_foreach(json_object_get(v->now, "workers"), i, w)
-        n_ready += strcmp(text_of(w, "state"), "ready") == 0;
-    put(p, PLAIN, "weir %s  %s for %s  %u of %zu workers ready%s", text_of(v->now, "version"), text_of(v->now, "state"),
-        duration(number_of(v->now, "up_s"), up), n_ready, json_array_size(json_object_get(v->now, "workers")),
+        n_ready += strcmp(json_text(w, "state"), "ready") == 0;
+    put(p, PLAIN, "weir %s  %s for %s  %u of %zu workers ready%s", json_text(v->now, "version"), json_text(v->now, "state"),
+        duration(json_number(v->now, "up_s"), up), n_ready, json_array_size(json_object_get(v->now, "workers")),
         v->paused ? "  PAUSED" : "");
     put(p, PLAIN, "running %.0f  queue: %.0f interactive %.0f batch %.0f resumed  clients %.0f  held %s/%s",
-        number_of(pool, "running"), number_of(pool, "queued_interactive"), number_of(pool, "queued_batch"),
-        number_of(pool, "queued_resumed"), number_of(pool, "clients"), brief(number_of(pool, "bytes"), held),
-        brief(number_of(pool, "bytes_max"), most));
+        json_number(pool, "running"), json_number(pool, "queued_interactive"), json_number(pool, "queued_batch"),
+        json_number(pool, "queued_resumed"), json_number(pool, "clients"), brief(json_number(pool, "bytes"), held),
+        brief(json_number(pool, "bytes_max"), most));
     put(p, PLAIN, "%.1f tokens/s  %.1f requests/s  done %.0f  failed %.0f  cancelled %.0f  takeovers %.0f  tokens %s",
-        rate(v, totals, before, "tokens"), rate(v, totals, before, "done"), number_of(totals, "done"), number_of(totals, "failed"),
-        number_of(totals, "cancelled"), number_of(totals, "takeovers"), brief(number_of(totals, "tokens"), tokens));
+        rate(v, totals, before, "tokens"), rate(v, totals, before, "done"), json_number(totals, "done"), json_number(totals, "failed"),
+        json_number(totals, "cancelled"), json_number(totals, "takeovers"), brief(json_number(totals, "tokens"), tokens));
 }
 
 /* --- workers ------------------------------------------------------------------------------------- */
@@ -152,9 +141,9 @@ static void put_pool(struct page *p)
 /* Blocks as a bar: # in use, = kept for reuse, . free */
 static void draw_bar(const json_t *w, char bar[BAR + 1])
 {
-    double total = number_of(w, "blocks_total");
-    int pinned = total > 0 ? (int)(BAR * number_of(w, "blocks_pinned") / total + 0.5) : 0;
-    int cached = total > 0 ? (int)(BAR * number_of(w, "blocks_cached") / total + 0.5) : 0;
+    double total = json_number(w, "blocks_total");
+    int pinned = total > 0 ? (int)(BAR * json_number(w, "blocks_pinned") / total + 0.5) : 0;
+    int cached = total > 0 ? (int)(BAR * json_number(w, "blocks_cached") / total + 0.5) : 0;
 
     for (int i = 0; i < BAR; i++)
         bar[i] = i < pinned ? '#' : i < pinned + cached ? '=' : '.';
@@ -165,22 +154,22 @@ static void put_worker(struct page *p, const json_t *w)
 {
     const json_t *before = earlier(p->v, "workers", w, "slot");
     char bar[BAR + 1], out[16], in[16];
-    bool ready = strcmp(text_of(w, "state"), "ready") == 0;
+    bool ready = strcmp(json_text(w, "state"), "ready") == 0;
 
-    if (before != NULL && number_of(before, "life") != number_of(w, "life"))
+    if (before != NULL && json_number(before, "life") != json_number(w, "life"))
         before = NULL; /* another process: its counters began anew */
     if (json_object_get(w, "blocks_total") == NULL) {
-        put(p, ALARM, "%4.0f %-8s  %s  restarts %.0f  %s", number_of(w, "slot"), text_of(w, "state"), text_of(w, "model"),
-            number_of(w, "restarts"), text_of(w, "error"));
+        put(p, ALARM, "%4.0f %-8s  %s  restarts %.0f  %s", json_number(w, "slot"), json_text(w, "state"), json_text(w, "model"),
+            json_number(w, "restarts"), json_text(w, "error"));
         return;
     }
     draw_bar(w, bar);
     double steps = rate(p->v, w, before, "steps");
     double rows = rate(p->v, w, before, "tokens_generated") + rate(p->v, w, before, "tokens_prefilled");
-    put(p, ready ? PLAIN : ALARM, "%4.0f %-8s %4.0f %4.0f %s %6s %7s %6.1f %6.1f %4.0f %s", number_of(w, "slot"), text_of(w, "state"),
-        number_of(w, "running"), number_of(w, "waiting"), bar, brief(rate(p->v, w, before, "tokens_generated"), out),
-        brief(rate(p->v, w, before, "tokens_prefilled"), in), steps > 0 ? rows / steps : 0.0, number_of(w, "step_ms_mean"),
-        number_of(w, "restarts"), text_of(w, "model"));
+    put(p, ready ? PLAIN : ALARM, "%4.0f %-8s %4.0f %4.0f %s %6s %7s %6.1f %6.1f %4.0f %s", json_number(w, "slot"), json_text(w, "state"),
+        json_number(w, "running"), json_number(w, "waiting"), bar, brief(rate(p->v, w, before, "tokens_generated"), out),
+        brief(rate(p->v, w, before, "tokens_prefilled"), in), steps > 0 ? rows / steps : 0.0, json_number(w, "step_ms_mean"),
+        json_number(w, "restarts"), json_text(w, "model"));
 }
 
 static void put_workers(struct page *p, unsigned most)
@@ -211,10 +200,10 @@ static void put_devices(struct page *p, const json_t *devices)
 
     json_array_foreach(devices, i, d)
     {
-        double size = number_of(d, "memory_size");
-        int more = snprintf(line + n, sizeof(line) - n, "%s%.0f %s %.0f%% memory %.0f%%", i > 0 ? "  " : "GPU ", number_of(d, "index"),
-                            text_of(d, "name"), 100 * number_of(d, "utilization"),
-                            size > 0 ? 100 * number_of(d, "memory_used") / size : 0.0);
+        double size = json_number(d, "memory_size");
+        int more = snprintf(line + n, sizeof(line) - n, "%s%.0f %s %.0f%% memory %.0f%%", i > 0 ? "  " : "GPU ", json_number(d, "index"),
+                            json_text(d, "name"), 100 * json_number(d, "utilization"),
+                            size > 0 ? 100 * json_number(d, "memory_used") / size : 0.0);
         if (more < 0 || (size_t)more >= sizeof(line) - n) {
             line[n] = '\0';
             break;
@@ -239,11 +228,11 @@ static double weight(const struct user_line *l)
     case TOP_BY_RATE:
         return l->rate;
     case TOP_BY_RUNNING:
-        return number_of(l->u, "running");
+        return json_number(l->u, "running");
     case TOP_BY_QUEUED:
-        return number_of(l->u, "queued");
+        return json_number(l->u, "queued");
     case TOP_BY_TOKENS:
-        return number_of(l->u, "completion_tokens");
+        return json_number(l->u, "completion_tokens");
     default:
         return 0;
     }
@@ -255,7 +244,7 @@ static int compare(const void *a, const void *b)
 
     if (x != y)
         return x > y ? -1 : 1;
-    return strcmp(text_of(((const struct user_line *)a)->u, "name"), text_of(((const struct user_line *)b)->u, "name"));
+    return strcmp(json_text(((const struct user_line *)a)->u, "name"), json_text(((const struct user_line *)b)->u, "name"));
 }
 
 static void put_users(struct page *p, unsigned most)
@@ -273,16 +262,16 @@ static void put_users(struct page *p, unsigned most)
     put(p, HEAD, "%-*s", (int)p->v->columns, "USER                  RUN QUEUED REQUESTS   PROMPT CACHED  ANSWERS  TOK/S");
     for (i = 0; i < n; i++) {
         char prompt[16], answers[16], requests[16];
-        double tokens = number_of(lines[i].u, "prompt_tokens");
+        double tokens = json_number(lines[i].u, "prompt_tokens");
 
         if (i + 1 == most && n > most) {
             put(p, PLAIN, "... %zu more", n - i);
             return;
         }
-        put(p, PLAIN, "%-20s %4.0f %6.0f %8s %8s  %4.0f%% %8s %6.0f", text_of(lines[i].u, "name"), number_of(lines[i].u, "running"),
-            number_of(lines[i].u, "queued"), brief(number_of(lines[i].u, "requests"), requests), brief(tokens, prompt),
-            tokens > 0 ? 100 * number_of(lines[i].u, "cached_tokens") / tokens : 0.0,
-            brief(number_of(lines[i].u, "completion_tokens"), answers), lines[i].rate);
+        put(p, PLAIN, "%-20s %4.0f %6.0f %8s %8s  %4.0f%% %8s %6.0f", json_text(lines[i].u, "name"), json_number(lines[i].u, "running"),
+            json_number(lines[i].u, "queued"), brief(json_number(lines[i].u, "requests"), requests), brief(tokens, prompt),
+            tokens > 0 ? 100 * json_number(lines[i].u, "cached_tokens") / tokens : 0.0,
+            brief(json_number(lines[i].u, "completion_tokens"), answers), lines[i].rate);
     }
 }
 

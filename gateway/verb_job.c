@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "json_field.h"
 #include "limits.h"
 
 enum {
@@ -31,13 +32,6 @@ static void internal_failure(struct talk *t, const char *what)
     talk_fail(t, &err);
 }
 
-static const char *string_of(const json_t *job, const char *key)
-{
-    const char *s = json_string_value(json_object_get(job, key));
-
-    return s != NULL ? s : "";
-}
-
 json_t *job_reply_json(struct talk *t, struct door_reader *r, int fd)
 {
     char *text = NULL;
@@ -50,7 +44,7 @@ json_t *job_reply_json(struct talk *t, struct door_reader *r, int fd)
     if (value == NULL)
         internal_failure(t, "the job store gave an answer that cannot be read");
     if (json_object_get(value, "request_counts") != NULL)
-        snprintf(t->seen_job, sizeof t->seen_job, "%s", string_of(value, "id"));
+        snprintf(t->seen_job, sizeof t->seen_job, "%s", json_text(value, "id"));
     return value;
 }
 
@@ -63,7 +57,7 @@ static uint64_t count_of(const json_t *job, const char *key)
 
 static bool job_has_ended(const json_t *job)
 {
-    const char *status = string_of(job, "status");
+    const char *status = json_text(job, "status");
 
     return strcmp(status, "completed") == 0 || strcmp(status, "failed") == 0 ||
            strcmp(status, "cancelled") == 0 || strcmp(status, "expired") == 0;
@@ -73,7 +67,7 @@ enum exit_code job_exit_of(const json_t *job)
 {
     if (!job_has_ended(job))
         return EXIT_OK;
-    if (strcmp(string_of(job, "status"), "completed") != 0)
+    if (strcmp(json_text(job, "status"), "completed") != 0)
         return EXIT_JOB_STOPPED;
     return count_of(job, "failed") > 0 ? EXIT_LINES_FAILED : EXIT_OK;
 }
@@ -124,9 +118,9 @@ void job_print_list(struct talk *t, const json_t *jobs, size_t n_max)
         char age[32];
         job = json_array_get(jobs, i);
         format_age(age, sizeof age, json_integer_value(json_object_get(job, "created_at")));
-        talk_print(t, "%-12s ", string_of(job, "id"));
-        talk_print_safe(t, string_of(job, "name"), 20);
-        talk_print(t, " %-12s %9" PRIu64 " %9" PRIu64 " %8" PRIu64 " %5s\n", string_of(job, "status"),
+        talk_print(t, "%-12s ", json_text(job, "id"));
+        talk_print_safe(t, json_text(job, "name"), 20);
+        talk_print(t, " %-12s %9" PRIu64 " %9" PRIu64 " %8" PRIu64 " %5s\n", json_text(job, "status"),
                    count_of(job, "total"), count_of(job, "completed"), count_of(job, "failed"), age);
     }
     if (n > n_max)
@@ -138,11 +132,11 @@ void job_print_progress(struct talk *t, const json_t *job)
     uint64_t total = count_of(job, "total"), failed = count_of(job, "failed");
     json_int_t eta = json_integer_value(json_object_get(job, "eta_s"));
 
-    talk_print(t, "%s  %" PRIu64 " of %" PRIu64 " lines", string_of(job, "id"),
+    talk_print(t, "%s  %" PRIu64 " of %" PRIu64 " lines", json_text(job, "id"),
                count_of(job, "completed") + failed, total);
     if (failed > 0)
         talk_print(t, ", %" PRIu64 " failed", failed);
-    talk_print(t, ", %s", string_of(job, "status"));
+    talk_print(t, ", %s", json_text(job, "status"));
     json_int_t ahead = json_integer_value(json_object_get(job, "lines_ahead"));
     if (ahead > 0)
         talk_print(t, ", %" JSON_INTEGER_FORMAT " lines of your other jobs first", ahead);
@@ -153,10 +147,10 @@ void job_print_progress(struct talk *t, const json_t *job)
     }
     json_int_t held = json_integer_value(json_object_get(job, "held"));
     if (held > 0 && !job_has_ended(job))
-        talk_print(t, ", %" JSON_INTEGER_FORMAT " held: `release %s` runs them", held, string_of(job, "id"));
-    if (string_of(job, "note")[0] != '\0') {
+        talk_print(t, ", %" JSON_INTEGER_FORMAT " held: `release %s` runs them", held, json_text(job, "id"));
+    if (json_text(job, "note")[0] != '\0') {
         talk_print(t, " (");
-        talk_print_safe(t, string_of(job, "note"), 0);
+        talk_print_safe(t, json_text(job, "note"), 0);
         talk_print(t, ")");
     }
 }
@@ -170,13 +164,13 @@ static void print_job(struct talk *t, const json_t *job)
     format_age(age, sizeof age, json_integer_value(json_object_get(job, "created_at")));
     job_print_progress(t, job);
     talk_print(t, "\n  name      ");
-    talk_print_safe(t, string_of(job, "name"), 0);
+    talk_print_safe(t, json_text(job, "name"), 0);
     talk_print(t, "\n  answers   %" PRIu64, count_of(job, "completed"));
     if (cut > 0)
         talk_print(t, ", %" JSON_INTEGER_FORMAT " of them ended by their limit of tokens", cut);
     talk_print(t, "\n  errors    %" PRIu64 "\n", count_of(job, "failed"));
-    if (string_of(job, "error")[0] != '\0')
-        talk_print(t, "  failed    %s\n", string_of(job, "error"));
+    if (json_text(job, "error")[0] != '\0')
+        talk_print(t, "  failed    %s\n", json_text(job, "error"));
     talk_print(t,
                "  tokens    %" JSON_INTEGER_FORMAT " read (%" JSON_INTEGER_FORMAT
                " from the cache), %" JSON_INTEGER_FORMAT " written\n",
@@ -230,7 +224,7 @@ static void job_reply(struct talk *t, struct door_reader *r, int fd)
     if (t->call.has[OPT_JSON]) {
         print_json(t, job);
     } else if (t->call.verb->id == VERB_DELETE) {
-        talk_print(t, "%s deleted\n", string_of(job, "id"));
+        talk_print(t, "%s deleted\n", json_text(job, "id"));
     } else if (t->call.verb->id != VERB_STATUS) {
         job_print_progress(t, job);
         talk_print(t, "\n");
@@ -270,7 +264,7 @@ static bool keep_state(struct talk *t, json_t *list)
         return false;
     }
     for (size_t i = json_array_size(jobs); i > 0; i--) {
-        if (strcmp(string_of(json_array_get(jobs, i - 1), "status"), wanted) != 0)
+        if (strcmp(json_text(json_array_get(jobs, i - 1), "status"), wanted) != 0)
             json_array_remove(jobs, i - 1);
     }
     return true;
@@ -319,7 +313,7 @@ static void ask_watch(struct talk *t, const char *job, uint64_t seen, uint32_t w
 /* The id that (b) has resolved, for the questions that follow: `last` may become another job. */
 static void keep_id(struct talk *t, const json_t *job)
 {
-    snprintf(t->job, sizeof t->job, "%s", string_of(job, "id"));
+    snprintf(t->job, sizeof t->job, "%s", json_text(job, "id"));
 }
 
 static void start_watch(struct talk *t)
@@ -596,7 +590,7 @@ static void run_summary(struct talk *t, const json_t *job)
 
     if (t->call.verb->id != VERB_RUN)
         return;
-    talk_print_error(t, "%s: %s, %" PRIu64 " answers, %" PRIu64 " errors", t->job, string_of(job, "status"),
+    talk_print_error(t, "%s: %s, %" PRIu64 " answers, %" PRIu64 " errors", t->job, json_text(job, "status"),
                      count_of(job, "completed"), failed);
     if (failed > 0)
         talk_print_error(t, " (`errors %s` shows them)", t->job);

@@ -3,6 +3,7 @@
  * Fingerprints are computed here, not in (b): reading a key is reading what somebody sent.  `keys remove` learns the list first, finds the key
  * whose fingerprint was named, and asks for exactly that one to go. */
 #include "verb_job.h"
+#include "json_field.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -140,13 +141,6 @@ static void put_fingerprints(json_t *keys)
     }
 }
 
-static const char *field(const json_t *key, const char *name)
-{
-    const char *s = json_string_value(json_object_get(key, name));
-
-    return s != NULL ? s : "";
-}
-
 static void print_keys(struct talk *t, const json_t *keys)
 {
     size_t i;
@@ -154,9 +148,9 @@ static void print_keys(struct talk *t, const json_t *keys)
 
     json_array_foreach(keys, i, key)
     {
-        talk_print(t, "%-50s  %s  ", field(key, "fingerprint"), field(key, "type"));
-        talk_print_safe(t, field(key, "comment"), 0);
-        talk_print(t, "%s%s\n", field(key, "options")[0] != '\0' ? "  " : "", field(key, "options"));
+        talk_print(t, "%-50s  %s  ", json_text(key, "fingerprint"), json_text(key, "type"));
+        talk_print_safe(t, json_text(key, "comment"), 0);
+        talk_print(t, "%s%s\n", json_text(key, "options")[0] != '\0' ? "  " : "", json_text(key, "options"));
     }
 }
 
@@ -171,10 +165,10 @@ static void remove_named(struct talk *t, const json_t *keys)
     json_array_foreach(keys, i, key)
     {
         char line[18 << 10];
-        const char *print = field(key, "fingerprint");
+        const char *print = json_text(key, "fingerprint");
         if (print[0] == '\0' || (strcmp(print, named) != 0 && strcmp(print + strlen("SHA256:"), named) != 0))
             continue;
-        snprintf(line, sizeof line, "%s %s", field(key, "type"), field(key, "key"));
+        snprintf(line, sizeof line, "%s %s", json_text(key, "type"), json_text(key, "key"));
         t->stage = STAGE_CHANGED;
         ask_keys(t, DOOR_KEYS_REMOVE, line);
         return;
