@@ -291,6 +291,18 @@ def silent_connections(rig, n):
     return socks
 
 
+def see_closed(socks, seconds):
+    """The other side ends each of them, in its turn within so many seconds."""
+    for s in socks:
+        s.settimeout(seconds)
+        try:
+            while s.recv(100):
+                pass
+        except ConnectionResetError:
+            pass
+        s.close()
+
+
 def test_a_thousand_silent_connections_keep_nobody_out():
     with started(args=["--login-grace", "1h"]) as rig:
         rig.ok("whoami")
@@ -309,14 +321,7 @@ def test_silent_connections_do_not_hold_up_the_end():
         began = time.monotonic()
         rig.stop()
         check(time.monotonic() - began < 14 * PATIENCE, "stopped before the time at which everything is killed")
-        for s in silent:
-            s.settimeout(5)
-            try:
-                while s.recv(100):
-                    pass
-            except ConnectionResetError:
-                pass
-            s.close()
+        see_closed(silent, 5)
 
 
 def test_one_byte_now_and_then():
@@ -336,14 +341,7 @@ def test_one_byte_now_and_then():
                 closed = True
         check(closed, "its time is over however slowly it speaks")
         wait_until(lambda: not rig.children("connection-process"), 30, "that of the silent ones too")
-        for s in silent:
-            s.settimeout(60)
-            try:
-                while s.recv(100):
-                    pass
-            except ConnectionResetError:
-                pass
-            s.close()
+        see_closed(silent, 60)
 
 
 def test_garbage_and_half_handshakes():
