@@ -53,7 +53,7 @@ oracles() {
     make -j"$jobs" $t/test_kv_cache $t/test_prefix_index $t/test_fair_queue $t/test_scheduler $t/test_sessions $t/test_router &&
         $t/test_kv_cache --seed 2 --ops $((n * 500000)) && $t/test_prefix_index --seed 2 --ops $((n * 200000)) &&
         $t/test_fair_queue --seed 2 --ops $((n * 200000)) && $t/test_scheduler --seed 2 --ops $((n * 150)) &&
-        $t/test_sessions --seed 2 --ops $((n * 3)) && $t/test_router --seed 2 --ops $((n * 2000))
+        $t/test_sessions --seed 2 --ops $((n * 200000)) && $t/test_router --seed 2 --ops $((n * 20000))
 }
 
 # Whose tokens are whose, with real workers (the simulator has the same with a hundred times as many requests).

@@ -95,18 +95,19 @@ static void limits_hold(void **state)
     sessions_check(&s);
 }
 
-/* Every step: no session ends early, none is left when its time is over, and whoever may keep blocks is told. */
-static void random_lives_keep_the_rules(void **state)
+/* Every step: no session ends early, none is left when its time is over, and whoever may keep blocks is told.  At most n_max steps; how many. */
+static uint64_t random_lives(uint64_t n_max)
 {
     enum { NAMES = 40 };
     struct { int at; uint32_t n; uint64_t due, number; } own[NAMES];
     uint64_t now = 1;
-    bool keeps[8][4096] = { { false } };
+    static bool keeps[8][4096];
+    uint64_t step = 0;
 
-    (void)state;
+    memset(keeps, 0, sizeof(keeps));
     memset(&s, 0, sizeof(s));
     memset(own, 0, sizeof(own));
-    for (uint64_t step = 0; step < 20000 && s.last_number < 4000; step++) {
+    for (; step < n_max && s.last_number < 4000; step++) {
         uint32_t i = random_below(&dice, NAMES), what = random_below(&dice, 8);
         uint64_t ttl = 1 + random_below(&dice, 50);
 
@@ -140,6 +141,14 @@ static void random_lives_keep_the_rules(void **state)
         }
         sessions_check(&s);
     }
+    return step;
+}
+
+static void random_lives_keep_the_rules(void **state)
+{
+    (void)state;
+    for (uint64_t n = 0; n < random_ops();)
+        n += random_lives(random_ops() - n);
 }
 
 /* --- what a worker keeps ---------------------------------------------------------------------- */
@@ -236,7 +245,7 @@ static void random_sessions_never_stop_a_sequence(void **state)
 {
     (void)state;
     open_cache();
-    for (int i = 0; i < 20000; i++) {
+    for (uint64_t i = 0; i < random_ops(); i++) {
         uint64_t session = random_below(&dice, 9);
 
         if (session != 0 && random_below(&dice, 6) == 0)
@@ -262,6 +271,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_session_used_longest_ago_gives_way),
         cmocka_unit_test(random_sessions_never_stop_a_sequence),
     };
-    dice = random_start(argc, argv, 1);
+    dice = random_start(argc, argv, 20000);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
