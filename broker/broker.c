@@ -25,7 +25,7 @@
 #include "tcp_door.h"
 
 enum { POLL_SOCKET, POLL_SIGNALS, POLL_TCP, POLL_ZAP, POLL_MONITOR, POLL_WORKERS, POLL_ITEMS_MAX = POLL_WORKERS + 2 * WORKERS_MAX };
-enum { DEFAULT_BYTES_PER_TOKEN = 4, DEFAULT_OUTPUT_TOKENS = 128, FAREWELL_MS = 300 };
+enum { DEFAULT_BYTES_PER_TOKEN = 4, DEFAULT_OUTPUT_TOKENS = 128, FAREWELL_MS = 300, OVERSLEPT_MS = 2000 };
 static const uint64_t ms_ns = 1000000;
 
 /* --- making and freeing ----------------------------------------------------------------------- */
@@ -326,6 +326,7 @@ static void supervise(struct broker *b, struct worker *w)
         worker_link_stats(&w->link, &s);
         pulse = (struct supervisor_pulse){ n_active(b, w), s.heartbeat_ns, s.step_began_ns };
     }
+    w->silent_ns = w->state == WORKER_READY ? supervisor_silence_ns(w, &pulse, b->now_ns) : 0;
     switch (supervisor_advise(w, &pulse, &b->supervision, b->now_ns)) {
     case ADVICE_NONE:
         break;
@@ -419,6 +420,8 @@ static void tick(struct broker *b)
 {
     if (b->now_ns < b->tick_due_ns)
         return;
+    for (uint32_t i = 0; i < b->n_workers && b->now_ns - b->tick_due_ns > OVERSLEPT_MS * ms_ns; i++)
+        supervisor_excuse(&b->workers[i], b->now_ns);
     b->tick_due_ns = b->now_ns + TICK_MS * ms_ns;
     look_at_users(b, false);
     check_deadlines(b);

@@ -10,10 +10,22 @@
 #include "fault.h"
 #include "log.h"
 
+enum { INNOCENT_MAX = 8 }; /* so many deaths are taken for accidents at most: nothing goes on for ever */
+
+/* Did the worker hang before it so much as took this request?  Then it was not the request. */
+static bool was_waiting(const struct worker *w, const struct request *r)
+{
+    struct link_trace t;
+
+    worker_link_trace(&w->link, r->slot, &t);
+    return w->killed == KILL_HANG && !r->started && t.taken_ns == 0 && r->takeovers < INNOCENT_MAX;
+}
+
 static void give_on(struct broker *b, uint32_t request, const struct supervisor_end *end, bool alone)
 {
     struct request *r = &b->requests.list[request];
-    struct takeover_case c = { .own_fault = end->own_fault,
+    bool own_fault = end->own_fault && !was_waiting(&b->workers[r->worker], r);
+    struct takeover_case c = { .own_fault = own_fault,
                                .wanted = r->end == END_NONE,
                                .finished = r->kind == WORK_GENERATE && request_finished(r),
                                .suspect = r->suspect,
@@ -43,7 +55,9 @@ static void give_on(struct broker *b, uint32_t request, const struct supervisor_
         if (r->kind == WORK_TOKENIZE) /* nothing was shown of it: from the beginning */
             requests_clear(&b->requests, &r->choices[0].ids);
         r->suspect = action == TAKEOVER_SUSPECT;
-        r->bad_deaths += end->own_fault;
+        r->bad_deaths += own_fault;
+        r->run = (struct link_trace){ 0 }; /* it has no worker now: what the dead one told is no part of what comes (trace.h) */
+        r->times.picked_ns = r->times.sent_ns = 0;
         ending_enqueue(b, request, QUEUE_RESUMED);
         r->owes_progress = true;
         requests_mark_dirty(&b->requests, request);

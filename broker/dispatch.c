@@ -64,7 +64,8 @@ static struct room room_of(const struct worker *w)
 {
     struct room r = { 0 };
 
-    if (w->state != WORKER_READY || w->order != ORDER_RUN || w->released || w->killed != KILL_NONE || w->alone_request >= 0)
+    if (w->state != WORKER_READY || w->order != ORDER_RUN || w->released || w->killed != KILL_NONE || w->alone_request >= 0 ||
+        w->silent_ns > SUPERVISOR_SILENT_MS * UINT64_C(1000000))
         return r;
     uint32_t look_ahead = w->card.max_seqs / 2 > LOOK_AHEAD_MIN ? w->card.max_seqs / 2 : LOOK_AHEAD_MIN;
     uint32_t waiting = w->n_unstarted; /* STARTED comes with a request's first plan */
@@ -334,17 +335,20 @@ static bool may_run(const struct worker *w, const struct request *r)
     return w->model == r->model && w->order == ORDER_RUN && (r->takeover_any || !w->has_card || numerics_fit(r, w));
 }
 
-/* Is a worker for this request there with room, or about to be? */
+/* Is a worker for this request there with room, or about to be?  A suspect's room is a worker for itself: one that is busy with others
+ * is none, however many it could take. */
 static bool is_served(const struct broker *b, const struct request *r)
 {
+    if (r->suspect && b->models[r->model].n_suspects > 0)
+        return true; /* it is not its turn */
     for (uint32_t i = 0; i < b->n_workers; i++) {
         const struct worker *w = &b->workers[i];
         struct room room = room_of(w);
 
         if (!may_run(w, r) || w->released || supervisor_hopeless(w))
             continue;
-        if (w->state == WORKER_WAITING ? w->start_due_ns <= b->now_ns
-                                       : w->state != WORKER_READY || (r->batch ? room.batch : room.interactive))
+        bool has_room = r->suspect ? room.interactive && quarantined(b, w, r) : r->batch ? room.batch : room.interactive;
+        if (w->state == WORKER_WAITING ? w->start_due_ns <= b->now_ns : w->state != WORKER_READY || has_room)
             return true;
     }
     return false;

@@ -237,28 +237,42 @@ void supervisor_bury(struct worker *w, const struct supervisor_end *end, bool ag
         set_state(w, WORKER_STOPPED, now_ns);
 }
 
-enum supervisor_advice supervisor_advise(const struct worker *w, const struct supervisor_pulse *p,
-                                         const struct supervisor_options *o, uint64_t now_ns)
+uint64_t supervisor_silence_ns(const struct worker *w, const struct supervisor_pulse *p, uint64_t now_ns)
 {
     /* The worker's clock values are input: a heartbeat in the future is none, or one lie would be life for ever.  (now_ns was
      * read a little before the heartbeat.) */
     uint64_t heartbeat_ns = p->heartbeat_ns <= now_ns + CLOCK_SLACK_NS ? p->heartbeat_ns : 0;
     uint64_t alive_ns = heartbeat_ns > w->last_dispatch_ns ? heartbeat_ns : w->last_dispatch_ns;
 
+    return now_ns > alive_ns ? now_ns - alive_ns : 0;
+}
+
+void supervisor_excuse(struct worker *w, uint64_t now_ns)
+{
+    w->last_dispatch_ns = now_ns;
+}
+
+static bool hangs(const struct worker *w, const struct supervisor_pulse *p, uint64_t limit_ns, uint64_t now_ns)
+{
+    uint64_t idle_ns = SUPERVISOR_IDLE_HANG_MS_MIN * UINT64_C(1000000);
+
+    if (p->n_active == 0 && limit_ns < idle_ns)
+        limit_ns = idle_ns;
+    return supervisor_silence_ns(w, p, now_ns) > limit_ns ||
+           (p->step_began_ns != 0 && now_ns > p->step_began_ns && now_ns - p->step_began_ns > limit_ns &&
+            now_ns - w->last_dispatch_ns > limit_ns);
+}
+
+enum supervisor_advice supervisor_advise(const struct worker *w, const struct supervisor_pulse *p,
+                                         const struct supervisor_options *o, uint64_t now_ns)
+{
     switch (w->state) {
     case WORKER_WAITING:
         return now_ns >= w->start_due_ns ? ADVICE_START : ADVICE_NONE;
     case WORKER_STARTING:
         return now_ns - w->state_since_ns > o->start_ns_max && w->killed == KILL_NONE ? ADVICE_START_TIMEOUT : ADVICE_NONE;
     case WORKER_READY:
-        if (p->n_active == 0 || w->killed != KILL_NONE)
-            return ADVICE_NONE;
-        if (now_ns > alive_ns && now_ns - alive_ns > o->hang_ns_max)
-            return ADVICE_HANG;
-        if (p->step_began_ns != 0 && now_ns > p->step_began_ns && now_ns - p->step_began_ns > o->hang_ns_max &&
-            now_ns - w->last_dispatch_ns > o->hang_ns_max)
-            return ADVICE_HANG;
-        return ADVICE_NONE;
+        return w->killed == KILL_NONE && hangs(w, p, o->hang_ns_max, now_ns) ? ADVICE_HANG : ADVICE_NONE;
     case WORKER_LEAVING:
     case WORKER_STOPPED:
         return ADVICE_NONE;

@@ -12,6 +12,9 @@
  * is killed from outside is started again at once; one that dies by its own fault, or cannot start, waits: 250 ms, doubling,
  * up to 30 s.  The pool goes on with the others, and the slot's error is shown in the status.
  *
+ * A worker's heartbeat goes on while it is idle (every 100 ms), so one that is stopped or hangs is noticed whether it has work or not: it is killed
+ * after hang_ns_max.  One that is silent for SUPERVISOR_SILENT_MS gets no new requests until it shows life again.
+ *
  * The process is named by a pidfd from its birth to its reaping, so no signal of ours can hit another process of the same number.  It dies
  * with the broker (PR_SET_PDEATHSIG, and end of file on its control socket). */
 #ifndef SUPERVISOR_H
@@ -32,6 +35,8 @@ enum {
     SUPERVISOR_BACKOFF_MS_MAX = 30 * 1000,
     SUPERVISOR_STABLE_MS = 60 * 1000, /* a life of this length wipes out the failures before it */
     SUPERVISOR_HOPELESS = 3,          /* failed starts in a row after which nobody waits for the slot */
+    SUPERVISOR_SILENT_MS = 5 * 1000,  /* of silence, after which a worker gets no new requests */
+    SUPERVISOR_IDLE_HANG_MS_MIN = 3 * 1000, /* an idle worker may be silent for so long even where hang_ns_max is less */
 };
 
 /* What an administrator wants of a slot.  The order stands until the next one; the state follows it as soon as it can:
@@ -64,7 +69,8 @@ struct worker {
     uint64_t state_since_ns;
     uint64_t start_due_ns;     /* WAITING */
     uint64_t last_busy_ns;     /* when it was last seen to hold a request */
-    uint64_t last_dispatch_ns; /* when it was last given work, or got ready */
+    uint64_t last_dispatch_ns; /* when it was last given work, got ready, or was excused */
+    uint64_t silent_ns;        /* READY: since its last sign of life, as seen in the last tick */
     pid_t pid;                 /* 0: none */
     int pidfd;                 /* -1: none */
     enum kill_reason killed;
@@ -87,7 +93,7 @@ struct supervisor_options {
     bool kv_bytes_given;      /* else only for a worker that finds itself on a CPU */
     bool fast_prefill;
     uint64_t start_ns_max;     /* READY must come within */
-    uint64_t hang_ns_max;      /* a worker with work must show life within */
+    uint64_t hang_ns_max;      /* a worker must show life within */
     uint64_t boot_id;
     const char *log_level;
 };
@@ -122,6 +128,10 @@ struct supervisor_pulse {
 };
 enum supervisor_advice supervisor_advise(const struct worker *w, const struct supervisor_pulse *p,
                                          const struct supervisor_options *o, uint64_t now_ns);
+/* How long a READY worker has shown no life. */
+uint64_t supervisor_silence_ns(const struct worker *w, const struct supervisor_pulse *p, uint64_t now_ns);
+/* The broker itself was not running (stopped, or the whole machine was): the silence up to now says nothing about the worker. */
+void supervisor_excuse(struct worker *w, uint64_t now_ns);
 uint64_t supervisor_backoff_ms(uint32_t failures); /* 0 for none */
 
 /* An order by hand.  RUN also wipes out past failures: a slot that waits is started at once. */

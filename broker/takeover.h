@@ -5,6 +5,7 @@
  *
  *   outside     SIGKILL, SIGTERM, ... from somebody (an administrator, the kernel short of memory), a clean exit
  *               -> every request is queued again, ahead of all others
+ *               (likewise for a request that a worker which hangs had not even taken yet)
  *   own fault   SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGSYS, SIGTRAP, an exit with an error, and what the broker killed it for:
  *               a hang or a broken rule -> one of its requests may have done it.  All are suspects
  *

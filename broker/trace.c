@@ -28,7 +28,9 @@ static void points_of(const struct trace *t, uint64_t now_ns, uint64_t at[POINTS
     const struct link_trace *run = &t->run;
     uint64_t end = t->times.told_ns != 0 ? t->times.told_ns : now_ns;
     /* That of a worker that died since is no point of this one's run. */
-    uint64_t first_told = t->first_token_ns >= t->times.sent_ns ? t->first_token_ns : 0;
+    bool in_worker = t->times.sent_ns != 0;
+    uint64_t first_told = in_worker && t->first_token_ns >= t->times.sent_ns ? t->first_token_ns : 0;
+    uint64_t last_told = in_worker && t->last_token_ns >= t->times.sent_ns ? t->last_token_ns : 0;
     const uint64_t known[POINTS] = {
         [ARRIVED] = t->arrived_ns,
         [FIRST_PICKED] = t->times.first_picked_ns,
@@ -40,7 +42,7 @@ static void points_of(const struct trace *t, uint64_t now_ns, uint64_t at[POINTS
         [FIRST] = run->first_ns != 0 ? run->first_ns : first_told,
         [LAST] = !is_over(t)             ? 0
                  : run->last_ns != 0     ? run->last_ns
-                 : t->last_token_ns != 0 ? t->last_token_ns
+                 : last_told != 0        ? last_told
                                          : t->times.ended_ns,
         [TOLD] = end,
     };

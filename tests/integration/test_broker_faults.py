@@ -85,6 +85,22 @@ def a_stopped_worker_is_taken_for_hung():
         assert a.ids == want.ids and a.end["takeovers"] == 1
 
 
+def a_stopped_worker_is_noticed_though_it_is_idle():
+    with Pool(workers=2, args=["--hang-seconds", "1"]) as pool:
+        stopped = pool.status()["workers"][1]["pid"]
+        os.kill(stopped, signal.SIGSTOP)
+        pool.wait_for("started again", lambda s: s["workers"][1]["life"] == 2 and s["workers"][1]["state"] == "ready")
+        assert pool.status()["workers"][0]["life"] == 1 and not os.path.exists("/proc/%d" % stopped)
+    with Pool(workers=2, args=["--hang-seconds", "1000"]) as pool:  # long before its time is over it gets no work, and status says why
+        os.kill(pool.status()["workers"][1]["pid"], signal.SIGSTOP)
+        status = pool.wait_for("seen", lambda s: "error" in s["workers"][1])
+        assert "no sign of life for" in status["workers"][1]["error"], status["workers"]
+        c = pool.client()
+        assert all(c.generate(prompt="p%d" % i, max_tokens=2).end["worker"] == 0 for i in range(8))
+        os.kill(pool.status()["workers"][1]["pid"], signal.SIGCONT)
+        pool.wait_for("alive", lambda s: "error" not in s["workers"][1])
+
+
 def a_request_that_kills_workers_is_refused_and_the_others_are_not():
     for trouble in ["!signal 11 5", "!signal 6 0", "!exit 1 3", "!hang 4", "!lie index 3", "!lie choice 3", "!lie slot 3",
                     "!lie length 3", "!lie type 3", "!lie id 3", "!lie done 3", "!lie finish 3", "!lie text 3", "!noise 7 3"]:
@@ -198,7 +214,7 @@ if __name__ == "__main__":
     run([a_killed_worker_is_not_noticed, the_only_worker_killed_comes_back,
          an_exact_takeover_never_changes_kind, a_stopped_worker_is_taken_for_hung,
          a_request_that_kills_workers_is_refused_and_the_others_are_not,
-         a_suspect_that_ends_is_cleared, suspects_do_not_keep_a_worker_for_long,
+         a_stopped_worker_is_noticed_though_it_is_idle, a_suspect_that_ends_is_cleared, suspects_do_not_keep_a_worker_for_long,
          noise_in_the_region_harms_nobody_else, a_worker_that_scribbles_over_its_region_harms_nobody_else,
          a_worker_whose_card_is_rubbish_never_gets_work, a_worker_that_cannot_start_says_why,
          workers_die_with_the_broker])

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """A worker that is idle for long gives its memory back and returns when it is wanted.  Off unless asked for; nothing is lost."""
-import glob, json, os, sys, time
+import glob, json, os, signal, sys, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 from broker_pool import Pool, run
@@ -55,6 +55,36 @@ def requests_wait_and_status_says_for_what():
         assert c.receive_type("done")["id"] == "q"
 
 
+def a_suspect_wakes_a_worker_that_left_while_another_is_busy():
+    with Pool(workers=3, args=IDLE, env={"WEIR_FAKE_STEP_MS": "20"}, wait=False) as pool:
+        busy, dies, left = 0, 1, 2
+        pool.wait_for("released", lambda s: states(s) == ["released"] * 3)
+        c, admin = pool.client(), pool.client()
+
+        def order(verb, worker):
+            admin.ask({"type": "admin", "id": "o", "verb": verb, "worker": worker}, "admin")
+
+        def give(worker, id, **fields):
+            order("resume", worker)  # a worker with an order by hand does not leave
+            pool.wait_for("ready", lambda s: states(s)[worker] == "ready")
+            c.send({"type": "generate", "id": id, "prompt": "x", "ignore_eos": True, **fields})
+            pool.wait_for("held", lambda s: s["workers"][worker]["held"] == 1)
+            order("pause", worker)
+
+        for worker in (busy, dies, left):
+            order("pause", worker)
+        give(busy, "long", max_tokens=3000)
+        give(dies, "suspect", max_tokens=100)
+        order("resume", left)
+        status = pool.wait_for("released", lambda s: states(s)[left] == "released")
+        order("resume", busy)
+        os.kill(status["workers"][dies]["pid"], signal.SIGSEGV)
+        end = c.receive_type("done", "error")
+        assert (end["id"], end["type"], end["worker"], end["takeovers"]) == ("suspect", "done", left, 1), end
+        c.send({"type": "cancel", "id": "long"})
+        c.receive_type("error")
+
+
 def it_is_off_by_default():
     with Pool(workers=1) as pool:
         time.sleep(1)
@@ -99,5 +129,5 @@ def a_job_goes_on_and_the_memory_falls():
 
 
 if __name__ == "__main__":
-    run([an_idle_worker_leaves_and_returns_on_demand, requests_wait_and_status_says_for_what, it_is_off_by_default,
-         a_job_goes_on_and_the_memory_falls])
+    run([an_idle_worker_leaves_and_returns_on_demand, requests_wait_and_status_says_for_what,
+         a_suspect_wakes_a_worker_that_left_while_another_is_busy, it_is_off_by_default, a_job_goes_on_and_the_memory_falls])

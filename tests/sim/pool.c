@@ -23,6 +23,7 @@
 enum { UNLIMITED = UINT32_MAX, FIRST_PID = 1000 };
 static const uint64_t ms = 1000000;
 
+enum { HUNG_MS_MAX = 15000 }; /* of a leaving one the broker is more patient (SUPERVISOR_LEAVE_MS) than of others */
 enum life { NO_LIFE, STARTING, SERVING, HANGING, DEAD }; /* DEAD: not reaped yet */
 
 struct process {
@@ -37,6 +38,7 @@ struct process {
     struct host_store *store; /* NULL: none */
     uint32_t pushes_left; /* then nothing it writes is seen */
     bool fails_to_start, hangs, writes_rubbish, step_fails, idle, stalled;
+    uint64_t hung_since_ns;  /* HANGING */
     int dies_of;             /* signal at the end of this pass; 0: none */
     uint64_t tight_until_ns; /* its ring is nearly full */
 };
@@ -432,12 +434,19 @@ static void write_rubbish(struct process *p)
     p->writes_rubbish = false;
 }
 
+static void hang(struct process *p)
+{
+    p->life = HANGING;
+    p->hung_since_ns = sim.now_ns;
+    trace("worker %u hangs", (uint32_t)(p - processes));
+}
+
 static void end_pass(struct process *p, enum worker_state state)
 {
     uint64_t now = sim.now_ns + sim.in_step_ns;
     sim.in_step_ns = 0;
     if (p->hangs) {
-        p->life = HANGING;
+        hang(p);
         return;
     }
     if (p->dies_of != 0 || p->pushes_left == 0) {
@@ -520,6 +529,8 @@ bool pool_is_quiet(void)
 {
     for (uint32_t i = 0; i < side_n_workers(); i++) {
         const struct process *p = &processes[i];
+        if (p->life == HANGING)
+            return false; /* it is yet to be noticed */
         if (p->life != SERVING)
             continue;
         struct scheduler_levels l = scheduler_levels(worker_scheduler(p->worker));
@@ -545,9 +556,18 @@ static bool strikes(uint32_t bit, uint32_t in)
     return true;
 }
 
+/* Whether it had work or not: the broker sees within its limits that it does nothing any more. */
+static void check_hung(void)
+{
+    for (uint32_t i = 0; i < side_n_workers(); i++)
+        sim_demand(processes[i].life != HANGING || sim.now_ns - processes[i].hung_since_ns < HUNG_MS_MAX * ms,
+                   "worker %u has been hanging for %u ms", i, HUNG_MS_MAX);
+}
+
 void pool_inject(void)
 {
     uint32_t slot = random_below(&sim.faults, side_n_workers());
+    check_hung();
     struct process *p = &processes[slot];
     if (strikes(FAULT_BIT_JUMP, 50))
         sim.real_offset_ms += (int64_t)random_below(&sim.faults, 400000000) - 200000000;
@@ -567,8 +587,11 @@ void pool_inject(void)
         p->dies_of = chance(&sim.faults, 2) ? SIGSEGV : SIGABRT;
         p->step_fails = chance(&sim.faults, 4);
     }
-    if (!alone && strikes(FAULT_BIT_HANG, 400))
-        p->hangs = true;
+    if (!alone && strikes(FAULT_BIT_HANG, 400)) {
+        p->hangs = true; /* in its next step, or, without work, at once */
+        if (p->idle)
+            hang(p);
+    }
     if (!alone && strikes(FAULT_BIT_GARBAGE, 300))
         p->writes_rubbish = true;
     if (!p->stalled && strikes(FAULT_BIT_STALL, 60)) {

@@ -84,7 +84,16 @@ static void time_demands_a_start_a_kill_or_nothing(void **state)
 
     w.state = WORKER_READY;
     w.last_dispatch_ns = 100 * second;
-    assert_int_equal(supervisor_advise(&w, &p, &o, 200 * second), ADVICE_NONE); /* it has no work: it may sleep */
+    assert_int_equal(supervisor_advise(&w, &p, &o, 105 * second), ADVICE_NONE);
+    assert_int_equal(supervisor_advise(&w, &p, &o, 106 * second), ADVICE_HANG); /* it has no work, and no pulse */
+    o.hang_ns_max = second;
+    assert_int_equal(supervisor_advise(&w, &p, &o, 103 * second), ADVICE_NONE); /* an idle one has three seconds */
+    assert_int_equal(supervisor_advise(&w, &p, &o, 104 * second), ADVICE_HANG);
+    supervisor_excuse(&w, 104 * second);
+    assert_int_equal(supervisor_advise(&w, &p, &o, 105 * second), ADVICE_NONE);
+    assert_int_equal(supervisor_silence_ns(&w, &p, 105 * second), second);
+    o.hang_ns_max = 5 * second;
+    w.last_dispatch_ns = 100 * second;
     p = (struct supervisor_pulse){ .n_active = 1, .heartbeat_ns = 199 * second };
     assert_int_equal(supervisor_advise(&w, &p, &o, 200 * second), ADVICE_NONE);
     p.heartbeat_ns = 190 * second;

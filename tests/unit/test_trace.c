@@ -66,6 +66,28 @@ static void a_token_of_a_dead_worker_is_no_point_of_the_next_ones_run(void **sta
     assert_int_equal(p[TRACE_STEPS].took_ns, 0);
 }
 
+/* It waits for another worker: all since the first one is `earlier`, whether it goes on or ends there. */
+static void one_whose_worker_died_is_in_none_while_it_waits(void **state)
+{
+    (void)state;
+    struct trace t = {.state = TRACE_QUEUED, .arrived_ns = 100, .first_token_ns = 300, .last_token_ns = 350, .takeovers = 1};
+    struct trace_phase p[TRACE_PHASES];
+
+    t.times.first_picked_ns = 110;
+    for (int over = 0; over < 2; over++) {
+        if (over) {
+            t.state = TRACE_ERROR;
+            t.times.ended_ns = t.times.told_ns = 1000;
+        }
+        trace_phases(&t, 1000, p);
+        assert_int_equal(p[TRACE_QUEUE].took_ns, 10);
+        assert_int_equal(p[TRACE_EARLIER].took_ns, 890);
+        assert_true(p[TRACE_EARLIER].reached);
+        for (int i = TRACE_ROUTING; i < TRACE_STREAM; i++)
+            assert_true(p[i].took_ns == 0 && !p[i].reached);
+    }
+}
+
 static void phases_of_a_whole_request_are_the_times_between_its_points(void **state)
 {
     (void)state;
@@ -188,6 +210,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(phases_add_up_whatever_the_worker_says),
         cmocka_unit_test(a_token_of_a_dead_worker_is_no_point_of_the_next_ones_run),
+        cmocka_unit_test(one_whose_worker_died_is_in_none_while_it_waits),
         cmocka_unit_test(phases_of_a_whole_request_are_the_times_between_its_points),
         cmocka_unit_test(a_request_under_way_is_in_its_last_phase_until_now),
         cmocka_unit_test(the_last_of_each_class_are_kept),
