@@ -579,9 +579,15 @@ static void on_session_end(struct broker *b, const struct sender *from, const st
 /* Another's request and one that is not kept are told apart by nobody but an administrator. */
 static void on_trace(struct broker *b, const struct sender *from, const struct wire_message *m)
 {
+    bool for_itself = m->trace.on_behalf_of.n == 0;
+    char user[USER_NAME_BYTES];
     struct error e;
 
-    if (report_trace(b, m->id, m->trace.request, admin_allowed(from->uid) ? NULL : from->user)) {
+    if (!find_name(b, from, m->trace.on_behalf_of, user, &e)) {
+        refuse(b, from, m->id, 0, &e);
+        return;
+    }
+    if (report_trace(b, m->id, m->trace.request, for_itself && admin_allowed(from->uid) ? NULL : user)) {
         if (!b->out.failed)
             delivery_reply(b, &from->peer);
         return;

@@ -105,9 +105,9 @@ static json_t *usage_json(const struct weir_usage *u)
 
 static json_t *timings_json(const struct weir_answer *a)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:I}", "queue_ms", a->timings.queue_ms, "prefill_ms",
+    return json_pack("{s:f, s:f, s:f, s:f, s:I, s:s}", "queue_ms", a->timings.queue_ms, "prefill_ms",
                      a->timings.prefill_ms, "first_token_ms", a->timings.first_token_ms, "total_ms",
-                     a->timings.total_ms, "takeovers", (json_int_t)a->takeovers);
+                     a->timings.total_ms, "takeovers", (json_int_t)a->takeovers, "request", a->trace_name);
 }
 
 static char *dump(json_t *root, size_t *ret_bytes)

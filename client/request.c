@@ -272,13 +272,19 @@ int weir_query(struct weir_client *c, enum weir_query what, weir_callback *callb
 
 int weir_trace(struct weir_client *c, const char *request, weir_callback *callback, void *arg, struct weir_error *err)
 {
+    return weir_trace_for(c, request, NULL, callback, arg, err);
+}
+
+int weir_trace_for(struct weir_client *c, const char *request, const char *on_behalf_of, weir_callback *callback, void *arg,
+                   struct weir_error *err)
+{
     struct open_request *open = NULL;
     char id[CLIENT_ID_DIGITS];
 
     int result = client_take_slot(c, callback, arg, &open, id, err);
     if (result != WEIR_OK)
         return result;
-    if (wire_encode_trace(&c->out, span_str(id), text_span(request, 0)) != ST_OK)
+    if (wire_encode_trace(&c->out, span_str(id), text_span(request, 0), text_span(on_behalf_of, 0)) != ST_OK)
         result = wrong(err, ERR_INTERNAL, "", "out of memory");
     return send_or_free(c, open, result, err);
 }

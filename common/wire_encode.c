@@ -369,11 +369,12 @@ enum status wire_encode_session_end(struct wire_buffer *b, struct span id, struc
     return end_message(b);
 }
 
-enum status wire_encode_trace(struct wire_buffer *b, struct span id, struct span request)
+enum status wire_encode_trace(struct wire_buffer *b, struct span id, struct span request, struct span on_behalf_of)
 {
     begin_message(b, "trace");
     put_id(b, id);
     put_str_if(b, "request", request);
+    put_str_if(b, "on_behalf_of", on_behalf_of);
     return end_message(b);
 }
 

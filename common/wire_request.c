@@ -440,6 +440,7 @@ static const struct field trace_fields[] = {
     { "type", field_skip, 0, 0, 0, 0, { 0 } },
     { "id", field_id, M(id), 0, 0, FIELD_REQUIRED, { 0 } },
     { "request", field_text, M(trace.request), 1, NAME_BYTES_MAX - 1, 0, { 0 } },
+    { "on_behalf_of", field_text, M(trace.on_behalf_of), 1, NAME_BYTES_MAX - 1, 0, { 0 } },
     { "ext", read_ext, 0, 0, 0, 0, { 0 } },
 };
 

@@ -1,9 +1,10 @@
-/* desk_pool.c - requests that the broker answers: questions, token ids, models, status.
+/* desk_pool.c - requests that the broker answers: questions, token ids, models, status, traces.
  *
  * An ask outlives its connection until the broker has ended it: the struct is the argument of libweir's callback.  Text that the
  * connection process has not fetched is kept up to ASK_BACKLOG_BYTES_MAX; a reader slower than that loses the answer, by name. */
 #include "desk.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,8 @@ struct ask {
     struct conn *conn; /* NULL: nobody waits any more */
     struct op *op;
     char user[USER_NAME_BYTES];
-    bool query; /* TOKENIZE, POOL: one reply; else an answer in pieces */
+    bool query; /* TOKENIZE, POOL, TRACE: one reply; else an answer in pieces */
+    char trace_name[64]; /* what the broker calls it; "" until it has accepted it */
     uint64_t request;
     char *text; /* not fetched yet */
     size_t text_bytes;
@@ -137,10 +139,10 @@ static void add_text(struct ask *a, const struct weir_event *event)
     a->text_bytes += event->text_bytes;
 }
 
-static json_t *end_object(const struct weir_event *e)
+static json_t *end_object(const struct weir_event *e, const char *trace_name)
 {
-    return json_pack("{ss s{sI sI sI} s{sf sf sf sf} sI ss ss}", "finish_reason",
-                     weir_finish_name(e->finish[0]), "usage", "prompt_tokens",
+    return json_pack("{ss ss s{sI sI sI} s{sf sf sf sf} sI ss ss}", "finish_reason",
+                     weir_finish_name(e->finish[0]), "request", trace_name, "usage", "prompt_tokens",
                      (json_int_t)e->usage.prompt_tokens, "cached_tokens", (json_int_t)e->usage.cached_tokens,
                      "completion_tokens", (json_int_t)e->usage.completion_tokens, "timings", "queue_ms",
                      e->timings.queue_ms, "prefill_ms", e->timings.prefill_ms, "first_token_ms",
@@ -187,6 +189,9 @@ static void on_event(const struct weir_event *event, void *arg)
 
     switch (event->type) {
     case WEIR_ACCEPTED:
+        if (event->trace_name != NULL)
+            snprintf(a->trace_name, sizeof a->trace_name, "%s", event->trace_name);
+        return;
     case WEIR_PROGRESS:
         return;
     case WEIR_TEXT:
@@ -194,7 +199,7 @@ static void on_event(const struct weir_event *event, void *arg)
         break;
     case WEIR_DONE:
         count_question(a, event);
-        a->end = end_object(event);
+        a->end = end_object(event, a->trace_name);
         a->ended = true;
         break;
     case WEIR_IDS:
@@ -355,6 +360,26 @@ void desk_on_pool(struct desk *d, struct conn *c, struct op *op, struct door_rea
         return;
     int rc = weir_query(d->link->client, what == DOOR_POOL_MODELS ? WEIR_QUERY_MODELS : WEIR_QUERY_STATUS,
                         on_event, a, &error);
+    if (rc != WEIR_OK)
+        refused(d, c, op, rc, &error);
+}
+
+/* The broker tells of this user's requests only, those of job lines too: it keeps them apart, because a front end asks. */
+void desk_on_trace(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
+{
+    struct span name = door_get_str(r);
+    struct weir_error error = { 0 };
+    char request[NAME_BYTES_MAX];
+
+    (void)fd;
+    if (r->failed || !desk_copy(name, request, sizeof request)) {
+        desk_break(d, c, "trace");
+        return;
+    }
+    struct ask *a = ask_new(d, c, op, true);
+    if (a == NULL)
+        return;
+    int rc = weir_trace_for(d->link->client, request[0] != '\0' ? request : NULL, c->user, on_event, a, &error);
     if (rc != WEIR_OK)
         refused(d, c, op, rc, &error);
 }

@@ -35,6 +35,7 @@
  *   MORE           USER    empty                                                   u32 ended, str text; when ended: text (the end as JSON)
  *   TOKENIZE       USER    str model, u32 special, with a memfd: the text          text
  *   POOL           USER    u32 enum door_pool                                      text
+ *   TRACE          USER    str the broker's name of a request, "": a list          text
  *   LOOK           USER    place                                                   u32 is a folder, u64 bytes, u64 time in seconds
  *   FOLDER         USER    place                                                   text: its entries, as sftp_put_entry makes them
  *   FILE           USER    place, u32 enum sftp_open_flag                          u64 bytes that may be read, u64 bytes it may get, str the name
@@ -89,6 +90,7 @@ enum door_type {
     DOOR_MORE,
     DOOR_TOKENIZE,
     DOOR_POOL,
+    DOOR_TRACE,
     DOOR_RETRY,
     DOOR_RELEASE,
     DOOR_USAGE,

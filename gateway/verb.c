@@ -145,6 +145,9 @@ static const struct verb verb_table[] = {
     { VERB_TOP, "top", "", 0, 0, BIT(OPT_JSON), STDIN_NONE, "the pool, live: workers and your own requests",
       "  ssh -t box top             q leaves, space pauses\n"
       "Without a terminal one page of text; with --json the pool's status, once.\n" },
+    { VERB_TRACE, "trace", "[ID]", 0, 1, BIT(OPT_JSON), STDIN_NONE, "where the time of your requests went",
+      "Without ID the requests under way and the last that ended.  Of a job's line the ID is `request` in the answer's timings, of a\n"
+      "question what `ask --json` calls `request`; its number alone will do.\n" },
     { VERB_TOKENIZE, "tokenize", "[TEXT...]", 0, COMMAND_WORDS_MAX, BIT(OPT_JSON) | BIT(OPT_MODEL) | BIT(OPT_SPECIAL),
       STDIN_FILE, "token ids of a text, or of standard input",
       "  ssh box tokenize <file.txt\n"

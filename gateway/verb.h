@@ -89,6 +89,7 @@ enum verb_id {
     VERB_MODELS,
     VERB_POOL,
     VERB_TOP,
+    VERB_TRACE,
     VERB_TOKENIZE,
     VERB_WHOAMI,
     VERB_VERSION,

@@ -10,7 +10,7 @@
 extern const struct verb_handler verb_help_handler, verb_version_handler, verb_whoami_handler, verb_home_handler, verb_pool_handler,
     verb_tokenize_handler, verb_ask_handler, verb_submit_handler, verb_run_handler, verb_status_handler, verb_list_handler,
     verb_watch_handler, verb_wait_handler, verb_results_handler, verb_change_handler, verb_usage_handler, verb_keys_handler,
-    verb_chat_handler, verb_top_handler;
+    verb_chat_handler, verb_top_handler, verb_trace_handler;
 
 /* Ask (b) with these messages and the options of the command line.  false: it could not be sent, and the verb's `failed` was called. */
 bool request_send(struct talk *t, const struct weir_message *messages, size_t n);

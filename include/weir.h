@@ -195,6 +195,9 @@ int weir_query(struct weir_client *c, enum weir_query what, weir_callback *callb
 /* Where the time of a request went, by its trace_name; NULL: a list of those under way and the last that ended.  Only one's own, unless
  * one is root or the pool's user.  The reply is one JSON object: {"requests": [..]}. */
 int weir_trace(struct weir_client *c, const char *request, weir_callback *callback, void *arg, struct weir_error *err);
+/* A front end, for this user: of that user's requests only. */
+int weir_trace_for(struct weir_client *c, const char *request, const char *on_behalf_of, weir_callback *callback, void *arg,
+                   struct weir_error *err);
 /* An order about a worker of the pool; for root and the broker's own user.  worker is its slot; model and device belong to "add"
  * (NULL: the first model, "auto").  The reply is a JSON object: {"worker": slot, "state": .., "order": ..}. */
 struct weir_worker_order {

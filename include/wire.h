@@ -175,7 +175,7 @@ struct wire_message {
         struct { struct span model, text; bool special; } tokenize;
         struct { struct span session, on_behalf_of; } session_end;
         struct wire_admin admin;
-        struct { struct span request; } trace; /* empty: all */
+        struct { struct span request, on_behalf_of; } trace; /* request empty: all */
         struct { struct span client; } hello;
         struct { uint64_t seed; struct span request; } accepted;
         struct wire_token token;
@@ -222,7 +222,8 @@ MUST_CHECK enum status wire_encode_simple(struct wire_buffer *b, enum wire_type 
 MUST_CHECK enum status wire_encode_tokenize(struct wire_buffer *b, struct span id, struct span model, struct span text, bool special);
 MUST_CHECK enum status wire_encode_session_end(struct wire_buffer *b, struct span id, struct span session, struct span on_behalf_of);
 MUST_CHECK enum status wire_encode_admin(struct wire_buffer *b, const struct wire_admin *a);
-MUST_CHECK enum status wire_encode_trace(struct wire_buffer *b, struct span id, struct span request); /* request empty: all */
+/* request empty: all */
+MUST_CHECK enum status wire_encode_trace(struct wire_buffer *b, struct span id, struct span request, struct span on_behalf_of);
 MUST_CHECK enum status wire_encode_accepted(struct wire_buffer *b, struct span id, struct span request, uint64_t seed);
 MUST_CHECK enum status wire_encode_token(struct wire_buffer *b, const struct wire_token *t);
 MUST_CHECK enum status wire_encode_progress(struct wire_buffer *b, struct span id, bool running, uint32_t ahead);

@@ -234,6 +234,7 @@ def test_every_verb_has_json_and_exit_codes_that_say_what_happened():
                  ("keys", "", "", 0), ("keys", "list", "", 0), ("keys", "add '%s'" % spare, "", 0), ("keys", "add '%s'" % spare, "", 4),
                  ("keys", "remove " + fingerprint, "", 0), ("keys", "remove " + fingerprint, "", 3), ("keys", "burn", "", 2),
                  ("models", "", "", 0), ("models", "all", "", 2), ("pool", "", "", 0), ("pool", "all", "", 2), ("top", "", "", 0), ("top", "all", "", 2),
+                 ("trace", "", "", 0), ("trace", "r1", "", 0), ("trace", "nothing", "", 3), ("trace", "x" * 100, "", 3), ("trace", "''", "", 3), ("trace", "r1 r2", "", 2),
                  ("tokenize", "hi", "", 0), ("tokenize", "", "hi", 0), ("tokenize", "--seed 1 hi", "", 2),
                  ("whoami", "", "", 0), ("whoami", "now", "", 2), ("version", "", "", 0), ("version", "now", "", 2)]
         listed = [x.split()[0] for x in rig.ok("help").decode().splitlines() if x.startswith("  ") and x[2] != " "]
@@ -254,8 +255,28 @@ def test_every_verb_has_json_and_exit_codes_that_say_what_happened():
             subprocess.run(rig.ssh_args("alice", "-O", "exit", *options), capture_output=True)
         rig.stop_broker()
         wait_until(lambda: rig.ssh("models").returncode == 5, 10, "without a broker")
-        for verb, words in (("ask", "hi"), ("models", ""), ("pool", ""), ("top", ""), ("tokenize", "hi"), ("chat", "hi")):
+        for verb, words in (("ask", "hi"), ("models", ""), ("pool", ""), ("top", ""), ("trace", ""), ("tokenize", "hi"), ("chat", "hi")):
             check_eq(rig.ssh("%s %s" % (verb, words)).returncode, 5, verb, "without a broker")
+
+
+def test_trace_tells_of_the_own_requests_and_lines_only():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.add_user("bob")
+        rig.start()
+        asked = rig.json("ask --json hi")
+        job = rig.submit([{"id": "a", "prompt": "x"}])
+        rig.ok("wait " + job)
+        line = json.loads(rig.ok("results " + job))["response"]["body"]["timings"]["request"]
+        check(asked["request"] and line and asked["request"] != line, "both have names:", asked, line)
+        for name in (asked["request"], line):
+            text = rig.ok("trace " + name).decode()
+            check(all(w in text for w in ("request   " + name, "user alice", "queue", "steps", "total")), "its phases:", text)
+            check_eq([r["request"] for r in rig.json("trace --json " + name)["requests"]], [name], "as JSON")
+            check_eq(rig.ssh("trace " + name, user="bob").returncode, 3, "another's is not there")
+        listed = rig.ok("trace").decode()
+        check(asked["request"] in listed and line in listed, "the list:", listed)
+        check_eq(len(rig.ok("trace", user="bob").decode().splitlines()), 1, "bob has none")
 
 
 def test_usage_counts_what_was_used():

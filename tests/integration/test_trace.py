@@ -69,6 +69,15 @@ def a_real_request_is_told_in_full():
         assert all(answers[id].accepted["request"] in listed for id in "ab"), listed
         asked = json.loads(subprocess.run(weir + ["--json"], capture_output=True, text=True, check=True).stdout)
         assert [r["state"] for r in asked["requests"]] == ["done"] * 2 * (attempt + 1), asked
+        # a front end asks for a user: of the others nothing is told
+        of_ann = c.generate(prompt="x", max_tokens=1, on_behalf_of="ann").accepted["request"]
+        r = c.ask({"type": "trace", "id": "t", "on_behalf_of": "ann"}, "trace")["requests"]
+        assert [(x["request"], x["user"]) for x in r] == [(of_ann, "ann")], r
+        r = c.ask({"type": "trace", "id": "t", "request": of_ann, "on_behalf_of": "ann"}, "trace")["requests"]
+        assert len(r) == 1 and r[0]["phases"], r
+        for request, of, code in ((of_ann, "bob", "not_found"), (answers["a"].accepted["request"], "ann", "not_found"), (of_ann, "no such name!", "invalid_parameter")):
+            m = c.ask({"type": "trace", "id": "t", "request": request, "on_behalf_of": of}, "error")
+            assert m["code"] == code, (request, of, m)
         no = subprocess.run(weir + ["0-99"], capture_output=True, text=True)
         assert no.returncode == 1 and "not_found" in no.stderr, no
 

@@ -41,6 +41,7 @@ class Broker:
         self.cancelled = set()
         self.seen = set()
         self.n_requests = 0
+        self.traces = []
 
     def send(self, peer, message):
         self.socket.send_multipart([peer, SIGNATURE, msgpack.packb(message)])
@@ -68,6 +69,8 @@ class Broker:
             self.seen.add(prompt)
             return self.error(peer, rid, words[1])
         self.send(peer, {"type": "accepted", "id": rid, "request": "r%d" % self.n_requests, "seed": m.get("seed", 7)})
+        self.traces.append({"request": "r%d" % self.n_requests, "user": m.get("on_behalf_of"), "model": "fake", "state": "done", "class": m.get("class"),
+                            "kind": "generate", "total_ms": 3.0, "phases": [{"name": "queue", "start_ms": 0.0, "ms": 1.0}, {"name": "steps", "start_ms": 1.0, "ms": 2.0}]})
         if words[0] == "!hold":
             self.held[(peer, rid)] = True
             return None
@@ -116,6 +119,11 @@ class Broker:
                              "workers": [{"slot": 0, "state": "ready", "model": "fake", "device": "none", "steps": 100, "step_ms_mean": 10.0,
                                           "tokens_generated": self.args.speed, "tokens_prefilled": 0}] if self.args.speed else [],
                              "users": [{"name": u, "running": 0} for u in ("alice", "bob", "carol")]})
+        elif kind == "trace":
+            told = [r for r in self.traces if r["user"] == m.get("on_behalf_of") and m.get("request", r["request"]) == r["request"]]
+            if "request" in m and not told:
+                return self.error(peer, m["id"], "not_found")
+            self.send(peer, {"type": "trace", "id": m["id"], "requests": told})
         elif kind == "tokenize":
             self.send(peer, {"type": "ids", "id": m["id"], "ids": [ord(c) for c in m["text"]]})
 

@@ -75,9 +75,10 @@ static void small_requests(void **state)
         wire_message_deinit(&m);
     }
     for (int named = 0; named < 2; named++) {
-        assert_int_equal(wire_encode_trace(&b, span_str("i"), span_str(named ? "b-1" : "")), ST_OK);
+        assert_int_equal(wire_encode_trace(&b, span_str("i"), span_str(named ? "b-1" : ""), span_str(named ? "u" : "")), ST_OK);
         as_request(WIRE_TRACE);
         ASSERT_SPAN(m.trace.request, named ? "b-1" : "");
+        ASSERT_SPAN(m.trace.on_behalf_of, named ? "u" : "");
         wire_message_deinit(&m);
     }
 }
