@@ -62,19 +62,22 @@ static bool find_model(const struct broker *b, struct span name, struct admissio
     return false;
 }
 
+static bool is_front_end(const struct broker *b, uid_t uid)
+{
+    for (uint32_t i = 0; i < b->options->n_front_ends; i++)
+        if (b->options->front_ends[i] == uid)
+            return true;
+    return false;
+}
+
 /* The user a message is for: the sender, or whom a front end names. */
 static bool find_name(const struct broker *b, const struct sender *from, struct span on_behalf_of, char ret_name[USER_NAME_BYTES],
                       struct error *err)
 {
-    const struct options *o = b->options;
-    bool front_end = false;
-
     memcpy(ret_name, from->user, USER_NAME_BYTES);
     if (on_behalf_of.n == 0)
         return true;
-    for (uint32_t i = 0; i < o->n_front_ends; i++)
-        front_end = front_end || o->front_ends[i] == from->uid;
-    if (!front_end) {
+    if (!is_front_end(b, from->uid)) {
         error_set(err, ERR_PERMISSION_DENIED, "on_behalf_of", "%s is no front end", from->user);
         return false;
     }
@@ -554,9 +557,12 @@ static void on_models(struct broker *b, const struct sender *from, const struct 
         delivery_reply(b, &from->peer);
 }
 
+/* What others asked, and how much of it their cache had, is told to administrators and front ends only. */
 static void on_status(struct broker *b, const struct sender *from, const struct wire_message *m)
 {
-    report_status(b, m->id, from->uid == NO_UID ? from->user : NULL);
+    bool all = admin_allowed(from->uid) || is_front_end(b, from->uid);
+
+    report_status(b, m->id, all ? NULL : from->user);
     if (!b->out.failed)
         delivery_reply(b, &from->peer);
 }

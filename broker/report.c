@@ -1,6 +1,7 @@
 /* report.c - what the broker tells about itself: hello, models, status, the answer to an order by hand.  docs/protocol.md describes every field.
  *
- * Status shows how busy the pool is, to everybody: numbers, names of users, never a text.  Workers' numbers come from their pages
+ * Status shows how busy the pool is, to everybody: sums over all users, never a text.  A user's row is for that user, administrators and
+ * front ends: how much of it the cache had says something of what was asked.  Workers' numbers come from their pages
  * of statistics as they are; a field is one relaxed load, so two of them need not fit each other to the last digit. */
 #include "broker.h"
 

@@ -3,6 +3,7 @@
 #define SIM_ASK_H
 
 #include "sim.h"
+#include "wire.h"
 
 enum { ASK_STOPS_MAX = 3 };
 
@@ -13,6 +14,7 @@ struct got { /* of one choice */
 struct ask {
     uint32_t connection, number; /* its id on the wire is the number */
     char id[16];
+    char name[64];    /* the broker's for it */
     struct question question;
     char *text; /* prompt, when it is not sent as ids */
     uint32_t n_choices, n_logprobs;
@@ -46,6 +48,12 @@ struct connection {
 void reply_take(struct connection *c, struct span body);
 void ask_expect(struct ask *a); /* its seed is known: what must come, and what caches may come to hold */
 void ask_free(struct ask *a);
+
+/* What a user can read of a request's time and cache (reports.c): asked for when it is done, judged when it comes.  Is this answer one? */
+void report_began(const struct ask *a);
+void report_ended(const struct ask *a);
+void report_ask(const struct connection *c, const struct ask *a, const struct wire_done *d);
+bool report_take(const struct connection *c, struct span id, const struct wire_message *m, struct span body);
 
 /* A conversation goes on: the prompt and answer of an ask that is done. */
 void clients_remember(const struct ask *a);

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "ask.h"
-#include "wire.h"
 
 enum {
     CONNECTIONS_MAX = 1000,

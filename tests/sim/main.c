@@ -77,6 +77,7 @@ static void run_once(const struct sim_options *opt)
     scenario_draw();
     pool_open();
     clients_open();
+    reports_open();
     admin_open();
     side_open();
     side_run();
@@ -85,6 +86,7 @@ static void run_once(const struct sim_options *opt)
     if (sim.opt.faults == 0)
         plans_check_work();
     side_close();
+    reports_close();
     clients_close();
     pool_close();
     trace("end asks=%u done=%u errors=%u deaths=%u", sim.seen.asks, sim.seen.done, sim.seen.errors,
@@ -190,7 +192,7 @@ static void print_summary(void)
 int main(int argc, char **argv)
 {
     struct command c;
-    uint64_t n_done = 0, n_asks = 0, n_deaths = 0, tried[N_FAULTS] = {0};
+    uint64_t n_done = 0, n_asks = 0, n_deaths = 0, n_reports = 0, n_waits = 0, tried[N_FAULTS] = {0};
     time_t began = time(NULL);
 
     parse(argc, argv, &c);
@@ -216,6 +218,8 @@ int main(int argc, char **argv)
         n_done++;
         n_asks += sim.seen.asks;
         n_deaths += sim.seen.deaths;
+        n_reports += sim.seen.reports;
+        n_waits += sim.seen.prefix_waits;
         for (uint32_t k = 0; k < N_FAULTS; k++)
             tried[k] += sim.seen.tried[k];
     }
@@ -223,6 +227,8 @@ int main(int argc, char **argv)
     for (uint32_t k = 0; k < N_FAULTS; k++)
         printf(" %s %" PRIu64, fault_names[k], tried[k]);
     printf("\n");
+    if (n_reports > 0)
+        printf("%" PRIu64 " answers about time and cache read, %" PRIu64 " of a wait for a prefix, ", n_reports, n_waits);
     printf("%" PRIu64 " seeds, %" PRIu64 " requests, %" PRIu64
            " deaths of workers, all properties held (%ld s)\n",
            n_done, n_asks, n_deaths, (long)(time(NULL) - began));

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "ask.h"
-#include "wire.h"
 
 void ask_free(struct ask *a)
 {
@@ -32,6 +31,7 @@ static void drop(struct connection *c, struct ask **at)
     struct ask *a = *at;
     *at = a->next;
     c->n_open--;
+    report_ended(a);
     ask_free(a);
 }
 
@@ -39,6 +39,7 @@ void ask_expect(struct ask *a)
 {
     struct question *q = &a->question;
     a->is_expected = true;
+    report_began(a);
     if (q->n_prompt >= sim.plan.context_tokens)
         return;
     if (!a->cache_off)
@@ -53,10 +54,13 @@ void ask_expect(struct ask *a)
     }
 }
 
-static void on_accepted(struct ask *a, uint64_t seed)
+static void on_accepted(struct ask *a, uint64_t seed, struct span name)
 {
     sim_demand(!a->accepted, "request %s was accepted twice", a->id);
     sim_demand(!a->has_seed || seed == a->question.sampling.seed, "request %s has another seed", a->id);
+    sim_demand(name.n < sizeof(a->name), "request %s was given a name of %zu bytes", a->id, name.n);
+    memcpy(a->name, name.at, name.n);
+    a->name[name.n] = '\0';
     a->accepted = true;
     a->question.sampling.seed = seed;
     if (!a->is_expected)
@@ -172,10 +176,14 @@ void reply_take(struct connection *c, struct span body)
     struct error err = {0};
     enum status st = wire_decode_reply(body, &m, &err);
     sim_demand(st == ST_OK, "the broker sent something that is no message: %s", err.message);
+    if (report_take(c, m.id, &m, body)) {
+        wire_message_deinit(&m);
+        return;
+    }
     struct ask **at = find(c, m.id), *a = *at;
     switch (m.type) {
     case WIRE_ACCEPTED:
-        on_accepted(a, m.accepted.seed);
+        on_accepted(a, m.accepted.seed, m.accepted.request);
         break;
     case WIRE_PROGRESS:
         sim_demand(a->accepted, "request %s makes progress before it is accepted", a->id);
@@ -186,6 +194,7 @@ void reply_take(struct connection *c, struct span body)
         break;
     case WIRE_DONE:
         on_done(a, &m.done);
+        report_ask(c, a, &m.done);
         trace("client %u done %s", a->connection, a->id);
         drop(c, at);
         break;

@@ -108,7 +108,8 @@ struct sim {
     /* what happened, for the summary */
     struct {
         uint32_t asks, done, errors, cancelled, gone, deaths, takeovers, blamed, poisoned, preemptions, plans,
-            brokers, resumed, given_up, replayed, restored;
+            brokers, resumed, given_up, replayed, restored,
+            reports, prefix_waits;
         uint32_t tried[N_FAULTS]; /* by kind: how often it struck */
         uint64_t tokens, rows, cached, fair_worst, fair_bound;
     } seen;
@@ -240,6 +241,11 @@ void oracle_note(uint64_t scope, const int32_t *tokens, uint32_t from,
                  uint32_t n); /* beginnings of from + 1 .. n tokens */
 uint32_t oracle_known(uint64_t scope, const int32_t *tokens, uint32_t n,
                       uint32_t at_least); /* noted so often */
+
+/* --- reports.c: what users read of time and cache ------------------------------------------------- */
+
+void reports_open(void);
+void reports_close(void);
 
 /* --- blocks.c: KV blocks; plans.c: what a step computes ------------------------------------------ */
 
