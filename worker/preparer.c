@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -23,8 +24,9 @@ struct preparer {
     pthread_t thread;
     bool thread_is_up;
     pthread_mutex_t lock;
-    pthread_cond_t given;
+    pthread_cond_t given, short_done;
     struct list lanes[N_LANES], done; /* under lock */
+    uint32_t n_short;                 /* under lock: short ones that are not in done */
     bool stop;                        /* under lock */
     struct encoder *encoders[N_LANES];
     struct request *current[N_LANES]; /* the thread's: being encoded, with its time so far in tokenize_ns */
@@ -53,11 +55,13 @@ static struct request *pop(struct list *l)
     return r;
 }
 
-static void deliver(struct preparer *p, struct request *r)
+static void deliver(struct preparer *p, enum lane lane, struct request *r)
 {
     const uint64_t one = 1;
     pthread_mutex_lock(&p->lock);
     push(&p->done, r);
+    if (lane == SHORT && --p->n_short == 0)
+        pthread_cond_signal(&p->short_done);
     pthread_mutex_unlock(&p->lock);
     ssize_t n = write(p->fd, &one, sizeof(one));
     (void)n; /* EAGAIN: it is readable already */
@@ -82,7 +86,7 @@ static void work_on(struct preparer *p, enum lane lane)
         return;
     r->tokenized_ns = clock_now_ns();
     p->current[lane] = NULL;
-    deliver(p, r);
+    deliver(p, lane, r);
 }
 
 static void begin(struct preparer *p, enum lane lane, struct request *r)
@@ -130,8 +134,13 @@ enum status preparer_new(const struct request_limits *limits, struct preparer **
     struct preparer *p = calloc(1, sizeof(*p));
     if (p == NULL)
         return ST_NOMEM;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->given, NULL);
+    pthread_cond_init(&p->short_done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     p->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->fd < 0)
         goto out;
@@ -177,6 +186,7 @@ void preparer_free(struct preparer *p)
     if (p->fd >= 0)
         close(p->fd);
     pthread_cond_destroy(&p->given);
+    pthread_cond_destroy(&p->short_done);
     pthread_mutex_destroy(&p->lock);
     free(p);
 }
@@ -186,6 +196,7 @@ void preparer_give(struct preparer *p, struct request *r)
     enum lane lane = request_prompt_bytes(r) >= PREPARER_LONG_BYTES ? LONG : SHORT;
     pthread_mutex_lock(&p->lock);
     push(&p->lanes[lane], r);
+    p->n_short += lane == SHORT;
     pthread_cond_signal(&p->given);
     pthread_mutex_unlock(&p->lock);
 }
@@ -200,6 +211,17 @@ struct request *preparer_take(struct preparer *p)
         while (read(p->fd, &count, sizeof(count)) < 0 && errno == EINTR)
             ;
     return r;
+}
+
+void preparer_wait_short(struct preparer *p, uint64_t max_ns)
+{
+    const uint64_t until_ns = clock_now_ns() + max_ns;
+    const struct timespec until = { .tv_sec = (time_t)(until_ns / 1000000000), .tv_nsec = (long)(until_ns % 1000000000) };
+    pthread_mutex_lock(&p->lock);
+    while (p->n_short > 0)
+        if (pthread_cond_timedwait(&p->short_done, &p->lock, &until) != 0)
+            break;
+    pthread_mutex_unlock(&p->lock);
 }
 
 int preparer_fd(const struct preparer *p)

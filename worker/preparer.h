@@ -5,7 +5,7 @@
  * A short prompt never waits for a long one: there is an encoder for each lane, and the long lane's moves on by slices only
  * while the short lane is empty.
  *
- * Threads: give and take are for one other thread.  While a request is inside, nobody else touches it. */
+ * Threads: give, take and wait are for one other thread.  While a request is inside, nobody else touches it. */
 #ifndef PREPARER_H
 #define PREPARER_H
 
@@ -21,6 +21,9 @@ void preparer_free(struct preparer *p); /* stops the thread; what is inside is f
 
 void preparer_give(struct preparer *p, struct request *r);
 struct request *preparer_take(struct preparer *p); /* NULL: none is done */
+
+/* Wait until no short prompt is inside that was not done, at most max_ns. */
+void preparer_wait_short(struct preparer *p, uint64_t max_ns);
 
 /* An eventfd that becomes readable when a request is done; reading it is up to preparer_take(). */
 int preparer_fd(const struct preparer *p);

@@ -11,7 +11,8 @@
  * those that are further behind, within a budget of rows.
  *
  *   Budget      max_rows; less if by what the last steps took a row a step would take longer than step_ns_max: who awaits a
- *               token waits for the whole step, and so does who arrives meanwhile.
+ *               token waits for the whole step, and so does who arrives meanwhile.  Batch prompts make a step no longer than a
+ *               quarter of that.
  *   Order       interactive before batch, then the fair tag, then arrival.
  *   Passing     the prefill that is here longest gets a quarter of the budget, every other one a small chunk, the rest goes
  *               to the shortest: a short prompt passes a long one and the long one still moves.

@@ -41,7 +41,8 @@ static void claim_rows(struct admission *a, const struct sequence *seq)
 /* Anew after every change to running[]: who is preempted for a newcomer leaves a row behind as well. */
 static void survey(const struct scheduler *s, struct admission *a)
 {
-    a->rows_left[0] = a->rows_left[1] = scheduler_chunk_rows(s);
+    a->rows_left[0] = scheduler_chunk_rows(s, false);
+    a->rows_left[1] = scheduler_chunk_rows(s, true);
     a->n_prefills[0] = a->n_prefills[1] = 0;
     a->n_batch = 0;
     for (uint32_t i = 0; i < s->n_running; i++) {

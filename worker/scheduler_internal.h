@@ -8,6 +8,7 @@
 enum {
     MIN_CHUNK = 16,        /* rows every prefill in a plan gets, while the budget lasts */
     MIN_TIMED_ROWS = 32,   /* rows beside the decodes that the time budget never takes away */
+    BATCH_STEP_SHARE = 4,  /* of step_ns_max batch prompts may fill one part */
     PREFILLS_A_CLASS = 4,  /* prefills of one class that run at once although the budget is taken */
 };
 
@@ -50,8 +51,8 @@ void scheduler_preempt(struct scheduler *s, struct sequence *seq, uint64_t now_n
 /* Hold blocks for the first n_tokens positions, as far as they can be had; returns for how many positions it holds them. */
 uint32_t scheduler_extend(struct scheduler *s, struct sequence *seq, uint32_t n_tokens);
 
-/* scheduler_plan.c: rows of the next step beside the decodes, as running[] is now. */
-uint32_t scheduler_chunk_rows(const struct scheduler *s);
+/* scheduler_plan.c: rows of the next step beside the decodes, as running[] is now; of batch prompts only so many if there are no others. */
+uint32_t scheduler_chunk_rows(const struct scheduler *s, bool interactive);
 
 /* scheduler_admit.c: move waiting sequences to running[]. */
 void scheduler_admit(struct scheduler *s, uint64_t now_ns);

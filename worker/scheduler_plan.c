@@ -90,8 +90,9 @@ static bool awaits_token(const struct sequence *seq)
     return sequence_behind(seq) == 1;
 }
 
-/* A step is not to take longer than step_ns_max, by what the last ones took a row. */
-uint32_t scheduler_chunk_rows(const struct scheduler *s)
+/* A step is not to take longer than step_ns_max, by what the last ones took a row; batch prompts make it no longer than a part of that:
+ * whoever asks meanwhile waits for the whole step. */
+uint32_t scheduler_chunk_rows(const struct scheduler *s, bool interactive)
 {
     uint32_t n_decodes = 0;
     for (uint32_t i = 0; i < s->n_running; i++)
@@ -99,7 +100,7 @@ uint32_t scheduler_chunk_rows(const struct scheduler *s)
     uint32_t rows = s->opt.max_rows - n_decodes;
     if (s->opt.step_ns_max == 0 || s->ns_a_row == 0)
         return rows;
-    uint64_t timed = s->opt.step_ns_max / s->ns_a_row;
+    uint64_t timed = s->opt.step_ns_max / (interactive ? 1 : BATCH_STEP_SHARE) / s->ns_a_row;
     timed = timed > n_decodes + MIN_TIMED_ROWS ? timed - n_decodes : MIN_TIMED_ROWS;
     return timed < rows ? (uint32_t)timed : rows;
 }
@@ -205,7 +206,10 @@ static void plan_prefills(struct scheduler *s, struct rows *r)
     struct prefill interactive[SEQS_MAX], batch[SEQS_MAX];
     uint32_t n_interactive = list_prefills(s, true, interactive), n_batch = list_prefills(s, false, batch);
 
+    const uint32_t rows = r->rows_left, batch_rows = scheduler_chunk_rows(s, false);
     share(s, interactive, n_interactive, r);
+    uint32_t taken = rows - r->rows_left, left = batch_rows > taken ? batch_rows - taken : 0;
+    r->rows_left = min_u32(r->rows_left, left > MIN_CHUNK ? left : MIN_CHUNK);
     share(s, batch, n_batch, r);
     for (uint32_t i = 0; i < n_interactive; i++)
         if (interactive[i].n_rows > 0)
@@ -233,7 +237,7 @@ const struct scheduler_plan *scheduler_plan(struct scheduler *s, uint64_t now_ns
     scheduler_admit(s, now_ns);
     sort_running(s);
 
-    struct rows r = { .rows_left = scheduler_chunk_rows(s), .event_slots = event_slots, .now_ns = now_ns };
+    struct rows r = { .rows_left = scheduler_chunk_rows(s, true), .event_slots = event_slots, .now_ns = now_ns };
     plan_decodes(s, &r);
     plan_prefills(s, &r);
     return &s->out;

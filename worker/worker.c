@@ -19,6 +19,8 @@ enum {
     RESERVED_SLOTS = REGION_SLOTS * OUTBOX_SLOTS_A_REQUEST + 2,
     IDLE_SLEEP_MS = 100,  /* the heartbeat of an idle worker */
     STALLED_SLEEP_MS = 2, /* nobody rings when the ring is drained */
+    TOKENIZE_WAIT_NS_MAX = 2000000,
+    TOKENIZE_WAIT_SHARE = 8, /* of the last step */
 };
 
 static enum status add_store(struct worker *w, struct host_store *store)
@@ -50,6 +52,7 @@ enum status worker_new(struct engine *engine, struct region *region, const struc
         goto out;
     w->engine = engine;
     w->region = region;
+    w->tokenize_wait_ns = opt->tokenize_wait_ns;
     w->outbox = (struct outbox){
         .ring = &region->events,
         .bell = &region->event_bell,
@@ -142,8 +145,19 @@ static void end_well(struct worker *w, struct request *r)
 
 /* --- requests on their way in ------------------------------------------------------------------ */
 
+/* How long the next plan may wait for the tokenizer: who is not in it waits for a whole step. */
+static uint64_t tokenize_wait_ns(const struct worker *w)
+{
+    uint64_t share_ns = w->last_step_ns / TOKENIZE_WAIT_SHARE;
+
+    if (w->tokenize_wait_ns != 0)
+        return w->tokenize_wait_ns;
+    return share_ns < TOKENIZE_WAIT_NS_MAX ? share_ns : TOKENIZE_WAIT_NS_MAX;
+}
+
 static enum status take_messages(struct worker *w)
 {
+    bool interactive = false;
     for (;;) {
         enum inbox_kind kind;
         struct request *r = NULL;
@@ -151,7 +165,7 @@ static enum status take_messages(struct worker *w)
         enum status st = inbox_next(w->region, &w->engine->limits, &kind, &r, &session);
         w->no_memory = st == ST_NOMEM;
         if (st == ST_AGAIN || st == ST_NOMEM) /* no memory: it stays in the ring until there is some */
-            return ST_OK;
+            break;
         if (st != ST_OK)
             return st;
         if (kind == INBOX_DRAIN) {
@@ -172,8 +186,12 @@ static enum status take_messages(struct worker *w)
         w->n_requests++;
         w->totals.requests_started++;
         worker_trace_taken(w, r);
+        interactive = interactive || (r->head.kind == WORK_GENERATE && (r->head.flags & WORK_INTERACTIVE) != 0);
         preparer_give(w->preparer, r);
     }
+    if (interactive)
+        preparer_wait_short(w->preparer, tokenize_wait_ns(w));
+    return ST_OK;
 }
 
 static bool was_begun_elsewhere(const struct request *r)
@@ -397,6 +415,7 @@ static enum worker_state step(struct worker *w)
     FAULT("worker.delivered");
     w->totals.steps++;
     w->totals.step_ns += now_ns - began_ns;
+    w->last_step_ns = now_ns - began_ns;
     worker_report_batch(w, n, now_ns - began_ns);
     return WORKER_BUSY;
 }

@@ -1,6 +1,6 @@
 /* worker.h - the loop of a worker: requests in from a region, steps, events out.
  *
- *     worker_pass:   flags and deadlines -> new requests -> plan -> step -> tokens out -> statistics
+ *     worker_pass:   new requests -> flags and deadlines -> plan -> step -> tokens out -> statistics
  *     worker_sleep:  until there is something to do
  *
  * The life of a request here:
@@ -8,6 +8,9 @@
  *     ring -> PREPARING (with the tokenizer thread) -> RELEASING (text another worker owed) -> SCHEDULED -> gone
  *                 |                                         |                                    |
  *                 +-------- error, cancel, deadline --------+------------------------------------+--> ERROR event
+ *
+ * A short interactive prompt that has come is in the plan that is made next, so it does not wait for two steps: the tokenizer thread gets
+ * a moment, small beside a step, before the plan is made.
  *
  * The statistics page is written at the end of every pass; step_began_ns is set around a step, so that the broker can tell a
  * long step from a hang.
@@ -23,6 +26,7 @@
 struct worker_options {
     uint64_t step_ns_max;    /* scheduler.h; 0: no time budget */
     uint64_t age_ns, prefix_wait_ns;
+    uint64_t tokenize_wait_ns; /* a plan waits so long for the ids of a short interactive prompt; 0: an eighth of the last step, at most 2 ms */
     uint64_t secret;         /* random */
     struct host_store *store; /* where evicted blocks go and missing ones are looked up; NULL: nowhere.  Borrowed */
 };

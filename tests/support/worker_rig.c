@@ -83,7 +83,7 @@ void worker_rig_open(struct worker_rig *r, const struct worker_rig_options *opt)
         .max_seqs = or_default(opt->max_seqs, 8),
         .max_rows = or_default(opt->max_rows, 64),
     };
-    struct worker_options wo = { .secret = 1 };
+    struct worker_options wo = { .secret = 1, .tokenize_wait_ns = opt->tokenize_wait_ns };
     memset(r, 0, sizeof(*r));
     region_broker_open(&r->broker);
     enum status st = region_attach(r->broker.memory, r->broker.bells[0], r->broker.bells[1], &r->region);

@@ -11,6 +11,7 @@ enum { RIG_EOS = 261, RIG_VOCAB = 263, RIG_CONTEXT = 256 };
 struct worker_rig_options {
     bool real;                 /* the CPU backend; else the fake one */
     uint32_t max_seqs, max_rows, n_blocks; /* 0: 8, 64, 128 */
+    uint64_t tokenize_wait_ns; /* worker.h */
 };
 
 struct worker_rig {

@@ -231,6 +231,29 @@ static void a_step_is_kept_short_by_what_the_last_ones_took(void **state)
     fake_engine_deinit(&e);
 }
 
+static void batch_prompts_fill_a_quarter_of_a_step_and_leave_it_to_questions(void **state)
+{
+    (void)state;
+    struct fake_engine e;
+    struct fake_options opt = roomy;
+    opt.scheduler.step_ns_max = 200 * opt.row_ns;
+    fake_engine_init(&e, &opt);
+    struct fake_sequence *first = add(&e, text, 128, 1, true); /* tells the time of a row */
+    fake_engine_step(&e);
+    struct fake_sequence *batch = add(&e, other, 400, 3, false);
+    fake_engine_step(&e);
+    assert_int_equal(e.plan->plan.n_rows, 50);
+    struct fake_sequence *question = add(&e, text + 1, 230, 3, true);
+    fake_engine_step(&e);
+    assert_int_equal(e.plan->plan.n_rows, 128); /* all that a step takes */
+    assert_false(batch->seq.in_plan || e.plan->plan.n_entries != 1);
+    run_until_idle(&e);
+    finish(first);
+    finish(batch);
+    finish(question);
+    fake_engine_deinit(&e);
+}
+
 static void an_interactive_request_is_in_the_next_plan_whatever_batch_runs(void **state)
 {
     (void)state;
@@ -741,6 +764,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(decodes_come_first_and_never_miss_a_step),
         cmocka_unit_test(a_short_prompt_passes_a_long_one_and_the_long_one_still_moves),
         cmocka_unit_test(a_step_is_kept_short_by_what_the_last_ones_took),
+        cmocka_unit_test(batch_prompts_fill_a_quarter_of_a_step_and_leave_it_to_questions),
         cmocka_unit_test(an_interactive_request_is_in_the_next_plan_whatever_batch_runs),
         cmocka_unit_test(batch_never_stops_under_interactive_load),
         cmocka_unit_test(within_a_class_the_fair_tag_orders),

@@ -568,6 +568,28 @@ static void the_statistics_page_adds_up(void **state)
     worker_rig_close(&r);
 }
 
+/* --- a question beside others' work --- */
+
+static void a_short_question_is_in_the_plan_of_the_pass_that_takes_it(void **state)
+{
+    (void)state;
+    struct worker_rig r;
+    const struct worker_rig_options opt = { .tokenize_wait_ns = UINT64_C(60000000000) };
+    worker_rig_open(&r, &opt);
+    region_broker_send(&r.broker, 0, &(struct test_request){ .prompt = "in the beginning", .max_tokens = 60, .flags = WORK_IGNORE_EOS });
+    while (r.broker.answers[0].choices[0].n_ids == 0) /* of batch: no plan waits for it */
+        worker_rig_run(&r, 1);
+    for (uint32_t slot = 1; slot < 4; slot++)
+        region_broker_send(&r.broker, slot, &(struct test_request){ .prompt = "the", .max_tokens = 1, .flags = WORK_INTERACTIVE });
+    worker_pass(r.worker);
+    region_broker_take(&r.broker, UINT32_MAX);
+    for (uint32_t slot = 1; slot < 4; slot++)
+        assert_int_equal(r.broker.answers[slot].completion_tokens, 1);
+    assert_true(r.broker.answers[0].live);
+    worker_rig_run(&r, 1000);
+    worker_rig_close(&r);
+}
+
 /* --- many at once --- */
 
 static void send_something(struct worker_rig *r, uint32_t slot)
@@ -642,6 +664,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_broken_ring_ends_the_worker),
         cmocka_unit_test(a_failed_step_ends_the_worker),
         cmocka_unit_test(the_statistics_page_adds_up),
+        cmocka_unit_test(a_short_question_is_in_the_plan_of_the_pass_that_takes_it),
         cmocka_unit_test(every_request_has_exactly_one_end_and_nothing_stays_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
