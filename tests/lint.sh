@@ -18,8 +18,18 @@ own_headers_only() {
     done
 }
 
+# docs/architecture.md follows a request through tables "| file | `function`, ... | what |": each function is defined in its file.
+the_way_is_there() {
+    sed -n 's/^| \([a-z_/]*\.c\) | \(`[^|]*\) |.*/\1 \2/p' docs/architecture.md | tr -d '`,' | while read -r f functions; do
+        for name in $functions; do
+            grep -qsE "^[a-z].*\b$name\(" "$f" || echo "docs/architecture.md: no $name in $f"
+        done
+    done
+}
+
 out=$(
     own_headers_only
+    the_way_is_there
     forbid '#include "\.\./' 'reaches into another folder' */*.[ch] */*/*.[ch]
     forbid '#include <(zmq|msgpack|libssh|sqlite3)' 'the worker does not know the network' worker/*.[ch] kernels/*.[ch] kernels/*/*
     forbid '#include <msgpack' 'msgpack stays in common' broker/* gateway/* client/* include/*
