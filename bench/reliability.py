@@ -11,7 +11,7 @@ overload   tokens a second of finished requests with the pool just full, and wit
            refusal comes; the broker's memory meanwhile
 
 Prints rows for docs/measurements.md.  The clients are processes of their own; on a small machine they take their share of the CPU."""
-import json, os, random, signal, subprocess, sys, time
+import json, os, random, re, signal, socket, subprocess, sys, time, urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../tests/integration"))
@@ -28,9 +28,15 @@ def percentile(values, p):
     return v[min(len(v) - 1, int(p / 100 * len(v)))]
 
 
-def pool(store, **kw):
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def pool(store, more=(), **kw):
     return Pool(workers=2, models=["m=" + MODEL], real=True,
-                args=["--threads", "1", "--kv-bytes", "256M", "--host-store-bytes", store, "--log-level", "error"], **kw)
+                args=["--threads", "1", "--kv-bytes", "256M", "--host-store-bytes", store, "--log-level", "error", *more], **kw)
 
 
 def words(dice, n):
@@ -174,13 +180,21 @@ def cpu_s(p):
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def refusals_within_1_ms(port):
+    """Of all that were answered with `busy`, from the arrival of the message to its answer, as the broker itself saw it; and how many."""
+    page = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10).read().decode()
+    n = {le: int(count) for le, count in re.findall(r'weir_refusal_seconds_bucket\{le="([^"]+)"\} (\d+)', page)}
+    return n["0.001"] / max(1, n["+Inf"]), n["+Inf"]
+
+
 def rss(pid):
     with open("/proc/%d/status" % pid) as f:
         return int(f.read().split("RssAnon:")[1].split()[0])
 
 
 def overload():
-    with pool("512M") as p:
+    port = free_port()
+    with pool("512M", more=["--metrics-port", str(port)]) as p:
         before, cpu = p.status()["totals"]["tokens"], cpu_s(p)
         full = result(run_load(p, 64, 0, 3, WINDOW_S))
         full_cpu = (p.status()["totals"]["tokens"] - before) / (cpu_s(p) - cpu)
@@ -195,6 +209,8 @@ def overload():
             time.sleep(0.5)
         over_cpu = (p.status()["totals"]["tokens"] - before) / (cpu_s(p) - cpu)
         over = result(l)
+        time.sleep(2.5)  # for the next page of metrics
+        within, n_refused = refusals_within_1_ms(port)
         settle(p)
     memory = memory[:-2]
     assert over["refused"] > 0 and over["errors"] == 0, {k: v for k, v in over.items() if k != "latency"}
@@ -203,6 +219,7 @@ def overload():
     print("| the same for a second of processor time of broker and workers | %.0f, %.0f: %.0f %% |" % (full_cpu, over_cpu, 100 * over_cpu / full_cpu))
     print("| refusal at that load, from sending to the answer read | p50 %.2f ms, p99 %.2f ms |" % (
         percentile(over["latency"], 50), percentile(over["latency"], 99)))
+    print("| of %d refusals, those the broker had answered within 1 ms of the message's arrival | %.2f %% |" % (n_refused, 100 * within))
     print("| memory of the broker meanwhile (%d requests held at most) | %.1f MiB at first, %.1f MiB at last |" % (
         held, memory[0] / 1024, memory[-1] / 1024), flush=True)
 

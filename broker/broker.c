@@ -25,7 +25,7 @@
 #include "tcp_door.h"
 
 enum { POLL_SOCKET, POLL_SIGNALS, POLL_TCP, POLL_ZAP, POLL_MONITOR, POLL_WORKERS, POLL_ITEMS_MAX = POLL_WORKERS + 2 * WORKERS_MAX };
-enum { DEFAULT_BYTES_PER_TOKEN = 4, DEFAULT_OUTPUT_TOKENS = 128, FAREWELL_MS = 300, OVERSLEPT_MS = 2000 };
+enum { DEFAULT_BYTES_PER_TOKEN = 4, DEFAULT_OUTPUT_TOKENS = 128, FAREWELL_MS = 300, OVERSLEPT_MS = 2000, ASLEEP_US = 50 };
 static const uint64_t ms_ns = 1000000;
 
 /* --- making and freeing ----------------------------------------------------------------------- */
@@ -519,6 +519,7 @@ static void wait_for_something(struct broker *b)
     int n = arm(b, items, &busy);
     uint64_t due_ns = b->tick_due_ns + (quiet(b) ? (TICK_IDLE_MS - TICK_MS) * ms_ns : 0);
     uint64_t now_ns = clock_now_ns();
+    bool was_empty = b->messages_since_ns >= b->now_ns; /* else what is left over from the last pass waits on */
     long timeout_ms = busy || due_ns <= now_ns ? 0 : (long)((due_ns - now_ns + ms_ns - 1) / ms_ns);
 
     if (zmq_poll(items, n, timeout_ms) < 0 && errno != EINTR)
@@ -527,6 +528,8 @@ static void wait_for_something(struct broker *b)
         if (b->workers[i].link.open && b->workers[i].killed != KILL_BROKEN_RULE)
             doorbell_sleep_end(&b->workers[i].link.region.event_bell);
     b->now_ns = clock_now_ns();
+    if (was_empty && timeout_ms > 0 && b->now_ns - now_ns > ASLEEP_US * UINT64_C(1000))
+        b->messages_since_ns = b->now_ns; /* a message that was there before would have kept it from sleeping */
 }
 
 int broker_run(struct broker *b)

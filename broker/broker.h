@@ -80,6 +80,7 @@ struct totals {
 
 struct times {                /* of requests: [0] interactive, [1] batch */
     struct histogram queue[2], first_token[2], token_interval[2], total[2];
+    struct histogram refusal; /* `busy`: from when the message can have been there at the earliest (messages_since_ns) to its answer */
 };
 
 enum broker_state { BROKER_RUNNING, BROKER_DRAINING, BROKER_STOPPING };
@@ -94,6 +95,7 @@ struct broker {
     uint8_t scope_secret[SCOPE_SECRET_BYTES];
     uint64_t store_secret[2]; /* keys the names of blocks in the host store */
     uint64_t now_ns, started_ns, tick_due_ns, stop_due_ns;
+    uint64_t messages_since_ns; /* what intake_receive() finds came after this */
     bool said_ready;
     bool more_to_dispatch;    /* the last pass ran out of its budget, not out of room */
 

@@ -33,6 +33,8 @@ static void refuse(struct broker *b, const struct sender *from, struct span id, 
     b->totals.refused++;
     b->totals.errors[error->code]++;
     delivery_error(b, &from->peer, id, error, retry_after_ms);
+    if (error->code == ERR_BUSY)
+        histogram_add(&b->times.refusal, (double)(clock_now_ns() - b->messages_since_ns) / 1e9);
 }
 
 /* --- generate and tokenize -------------------------------------------------------------------- */
@@ -712,8 +714,12 @@ void intake_users_changed(struct broker *b)
 void intake_receive(struct broker *b)
 {
     struct received received;
+    bool more = true;
 
-    for (uint32_t n = 0; n < PASS_MESSAGES && endpoint_receive(&b->endpoint, &received) == ST_OK; n++) {
+    for (uint32_t n = 0; n < PASS_MESSAGES && more; n++) {
+        more = endpoint_receive(&b->endpoint, &received) == ST_OK;
+        if (!more)
+            break;
         if (received.problem.code == ERR_NONE) {
             handle(b, &received);
         } else {
@@ -723,4 +729,6 @@ void intake_receive(struct broker *b)
         }
         received_deinit(&received);
     }
+    if (!more)
+        b->messages_since_ns = clock_now_ns();
 }

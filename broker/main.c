@@ -7,6 +7,7 @@
 
 #include "broker.h"
 #include "confine.h"
+#include "machine.h"
 #include "version.h"
 
 enum { EXIT_USAGE = 2 };
@@ -44,7 +45,9 @@ int main(int argc, char **argv)
         return complain(&err, EXIT_USAGE);
     log_init("broker", options.log_level);
     prctl(PR_SET_DUMPABLE, 0); /* prompts of everybody are in this memory */
+    machine_short_turns(false); /* of libzmq's threads too */
     st = broker_new(&options, &broker, &err);
+    machine_short_turns(true); /* but not of workers */
     if (st == ST_OK)
         confine_broker();
     int code = st == ST_OK ? broker_run(broker) : complain(&err, EXIT_FAILURE);

@@ -276,6 +276,8 @@ void metrics_page(const struct broker *b, char **ret_page, size_t *ret_n)
     put_pool(b, f);
     put_totals(b, f);
     put_histogram(f, "weir_queue_seconds", "From arrival to the first dispatch to a worker.", b->times.queue);
+    metrics_head(f, "weir_refusal_seconds", "histogram", "From the arrival of a request refused with busy to its answer, at most.");
+    metrics_histogram(f, "weir_refusal_seconds", "", &b->times.refusal);
     put_histogram(f, "weir_first_token_seconds", "From arrival to the first token.", b->times.first_token);
     put_histogram(f, "weir_request_seconds", "From arrival to the end of finished requests.", b->times.total);
     put_histogram(f, "weir_token_interval_seconds", "Between two tokens of one completion, as the broker sees them come.",
