@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "support"))
-from gateway_rig import Rig, wait_until  # noqa: E402
+from gateway_rig import Rig, check_eq, wait_until  # noqa: E402
 
 
 def memory_mib(rig, kind, field="VmHWM"):
@@ -32,6 +32,10 @@ def times_of(rig, options, command, seconds, until=lambda: False):
     times.sort()
     return "median %.0f ms, 95 of 100 under %.0f ms, longest %.0f ms (%d times)" % (
         times[len(times) // 2], times[len(times) * 95 // 100], times[-1], len(times)) if times else "not asked"
+
+
+def ended(rig, job):
+    return rig.json("status --json " + job)["status"] not in ("validating", "in_progress", "finalizing", "cancelling")
 
 
 def main():
@@ -57,16 +61,24 @@ def main():
         took = time.monotonic() - began
         print("submit            %d lines, %.0f MB: %.1f s, %.0f lines/s, %.1f MB/s" % (n, len(data) / 1e6, took, n / took, len(data) / 1e6 / took))
         print("version, during   " + during)
-        print("status, running   " + times_of(rig, control, "status " + job, 15))
+        print("status, running   " + times_of(rig, control, "status " + job, 15, until=lambda: ended(rig, job)))
         status = rig.json("status --json " + job)
         done = status["request_counts"]["completed"]
         print("answered          %d lines in %.1f s: %.0f lines/s committed (the broker is a Python script)" % (
             done, status["elapsed_s"], done / status["elapsed_s"]))
         print("memory then       jobs %.1f MiB, connection %.1f MiB" % (memory_mib(rig, "jobs-process"), memory_mib(rig, "connection-process")))
+        rig.ssh("wait " + job, options=control, timeout=600)
+        rig.stop_broker()  # so that nothing of the second job can be answered before it is cancelled, however fast the pool is
+        with open(path, "rb") as f:
+            second = subprocess.run(rig.ssh_args("alice", *control) + ["submit"], stdin=f, stdout=subprocess.PIPE, check=True).stdout.decode().strip()
         began = time.monotonic()
-        rig.ok("cancel " + job, options=control)
-        rig.ssh("wait " + job, options=control, timeout=300)
-        print("cancel            the %d lines left are errors after %.1f s" % (n - done, time.monotonic() - began))
+        rig.ok("cancel " + second, options=control)
+        rig.ssh("wait " + second, options=control, timeout=300)
+        took = time.monotonic() - began
+        counts = rig.json("status --json " + second)["request_counts"]
+        check_eq(counts["completed"], 0, "nothing answers the second job")
+        check_eq(counts["failed"], n, "every line of it is an error")
+        print("cancel            %d lines are errors after %.1f s" % (n, took))
         print("memory at the end jobs %.1f MiB" % memory_mib(rig, "jobs-process"))
         master.kill()
         master.wait()

@@ -1,4 +1,5 @@
-/* job_check.c - one pass over an upload.  The same parser that later makes the request finds the custom_id, so the two never disagree.
+/* job_check.c - one pass over an upload.  The custom_id of a line is the one that the parser finds which later makes the request of it
+ * (weir_line_custom_id), so the two never disagree.
  *
  * The digest covers the bytes of the file and the options that change the answers: it is what an idempotency key is compared by. */
 #include "job_check.h"
@@ -82,8 +83,7 @@ static enum status add_line(struct job_check *c, struct job_store *s, const stru
                             struct error *err)
 {
     struct line_ref ref = { .number = line->number, .bytes = (uint32_t)line->bytes, .offset = line->offset };
-    struct weir_line parsed = { 0 };
-    struct weir_error ignored;
+    char custom_id[CUSTOM_ID_BYTES_MAX + 1];
     uint32_t first = 0;
     char param[32];
 
@@ -93,20 +93,17 @@ static enum status add_line(struct job_check *c, struct job_store *s, const stru
         return ST_INVALID;
     }
     /* a wrong line is met again, and told, when its turn comes */
-    (void)weir_line_parse((const char *)line->text.at, line->text.n, line->number, &parsed, &ignored);
-    if (parsed.custom_id == NULL) {
-        weir_line_deinit(&parsed);
+    if (weir_line_custom_id((const char *)line->text.at, line->text.n, line->number, custom_id) != WEIR_OK) {
         error_set(err, ERR_INTERNAL, NULL, "out of memory");
         return ST_NOMEM;
     }
-    enum status st = job_store_add_line(s, c->row.seq, &ref, parsed.custom_id, &first);
+    enum status st = job_store_add_line(s, c->row.seq, &ref, custom_id, &first);
     if (st == ST_INVALID) {
         snprintf(param, sizeof param, "line %" PRIu32, line->number);
         error_set(err, ERR_DUPLICATE_ID, param,
                   "lines %" PRIu32 " and %" PRIu32 " have the same custom_id \"%.100s\"", first, line->number,
-                  parsed.custom_id);
+                  custom_id);
     }
-    weir_line_deinit(&parsed);
     c->row.n_lines += st == ST_OK;
     return st;
 }

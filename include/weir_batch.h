@@ -59,6 +59,10 @@ bool weir_line_blank(const char *text, size_t bytes);
 int weir_line_parse(const char *text, size_t bytes, uint64_t number, struct weir_line *ret_line, struct weir_error *err);
 void weir_line_deinit(struct weir_line *line); /* a zeroed line is fine */
 
+/* Only the custom_id that weir_line_parse() gives to this line, also if it refuses the line: several times as fast.
+ * ret_id [CUSTOM_ID_BYTES_MAX + 1].  WEIR_OK; WEIR_FAILED: out of memory. */
+int weir_line_custom_id(const char *text, size_t bytes, uint64_t number, char *ret_id);
+
 /* The answer as one JSON text without newline, NUL-terminated UTF-8 with control characters escaped; free() it.
  * id: unique name of this line's run, letters, digits and "-" ("12-7"); created_s: seconds since 1970.
  * NULL: out of memory. */

@@ -356,7 +356,84 @@ static void damaged_lines_are_accepted_or_refused_with_a_code(void **state)
         if (result == WEIR_FAILED && (err.code[0] == '\0' || strcmp(err.code, "internal_error") == 0))
             fail_msg("round %llu: %.*s", (unsigned long long)round, (int)n, text);
         assert_non_null(line.custom_id);
+        char id[CUSTOM_ID_BYTES_MAX + 1];
+        assert_int_equal(weir_line_custom_id(text, n, 1, id), WEIR_OK);
+        if (strcmp(id, line.custom_id) != 0)
+            fail_msg("round %llu: %.*s\n  the id alone is \"%s\", with the request \"%s\"", (unsigned long long)round, (int)n, text, id,
+                     line.custom_id);
         weir_line_deinit(&line);
+    }
+}
+
+static void same_id(const char *text, size_t n, uint64_t number)
+{
+    struct weir_line line;
+    struct weir_error err;
+    char id[CUSTOM_ID_BYTES_MAX + 1];
+
+    (void)weir_line_parse(text, n, number, &line, &err);
+    assert_int_equal(weir_line_custom_id(text, n, number, id), WEIR_OK);
+    if (strcmp(id, line.custom_id) != 0)
+        fail_msg("%.*s\n  the id alone is \"%s\", with the request \"%s\"", (int)n, text, id, line.custom_id);
+    weir_line_deinit(&line);
+}
+
+/* What the walk over the text must not take for plain, each at an id that would be wrong then. */
+static void the_id_alone_is_the_id_of_the_request(void **state)
+{
+    static const char *const values[] = {
+        "1", "-0", "-", "01", "0", "1.5", "1.", ".5", "1e3", "1e999", "1E2", "123456789012345", "9223372036854775808", "true", "truex", "nul", "null",
+        "[]", "[1,]", "[1 2]", "{}", "{\"a\":1,\"a\":2}", "{\"a\":{\"b\":1},\"b\":[{\"a\":1}]}", "{\"a\\u0062\":1,\"ab\":2}", "{\"a\\u0000\":1}",
+        "{1:2}", "{\"a\" 1}", "{\"a\":1,}", "\"\"", "\"x\"", "\"\\n\"", "\"\\x\"", "\"\\u12\"", "\"\\u00e9\"", "\"\\ud83d\\ude00\"", "\"\\ud83d\"",
+        "\"\\u0000\"", "\"a\tb\"", "\"\xc3\xa9\"", "\"\xed\xa0\x80\"", "\"\xff\"", "\"open", "'x'", "[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]",
+    };
+    static const char *const forms[] = {
+        "{\"id\": %s, \"prompt\": \"p\"}",
+        "{\"id\": \"mine\", \"prompt\": %s}",
+        "{\"prompt\": %s, \"id\": \"mine\", \"prompt\": 1}",
+        " {\"id\":\"mine\",\"x_a\":%s,\"x_b\":[%s]}\r",
+        "{\"custom_id\": %s, \"id\": \"no\"}",
+        "{\"custom_id\": \"c\", \"body\": {\"prompt\": %s}}",
+        "{\"method\": %s, \"id\": \"no\"}",
+        "{\"body\": {\"custom_id\": %s}, \"id\": \"no\"}",
+        "{\"id\": \"mine\"} %s",
+        "[{\"id\": %s}]",
+        "\xef\xbb\xbf{\"id\": \"mine\", \"prompt\": %s}",
+        "%s",
+    };
+    (void)state;
+
+    for (size_t f = 0; f < sizeof(forms) / sizeof(forms[0]); f++) {
+        for (size_t v = 0; v < sizeof(values) / sizeof(values[0]); v++) {
+            char text[512];
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+            int n = snprintf(text, sizeof(text), forms[f], values[v], values[v]);
+#pragma GCC diagnostic pop
+            same_id(text, (size_t)n, 1);
+            same_id(text, (size_t)n, 2);
+            for (size_t cut = 0; cut < (size_t)n; cut++)
+                same_id(text, cut, 3);
+        }
+    }
+}
+
+static void an_id_may_have_its_limit_of_bytes_and_a_line_many_keys(void **state)
+{
+    char text[8192], id[CUSTOM_ID_BYTES_MAX + 2];
+    (void)state;
+
+    for (size_t n = CUSTOM_ID_BYTES_MAX - 1; n <= CUSTOM_ID_BYTES_MAX + 1; n++) {
+        memset(id, 'x', n);
+        id[n] = '\0';
+        same_id(text, (size_t)snprintf(text, sizeof(text), "{\"id\": \"%s\", \"prompt\": \"p\"}", id), 1);
+    }
+    for (int keys = 60; keys < 70; keys++) {
+        int n = snprintf(text, sizeof(text), "{\"id\": \"mine\"");
+        for (int i = 0; i < keys; i++)
+            n += snprintf(text + n, sizeof(text) - (size_t)n, ", \"x_%d\": {\"a\": 1, \"b\": 2}", i);
+        same_id(text, (size_t)(n + snprintf(text + n, sizeof(text) - (size_t)n, "}")), 1);
+        same_id(text, (size_t)(n + snprintf(text + n, sizeof(text) - (size_t)n, ", \"x_3\": 1}")), 1);
     }
 }
 
@@ -372,6 +449,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_chat_answer_has_openais_shape),
         cmocka_unit_test(a_completion_has_openais_shape),
         cmocka_unit_test(an_error_line_cannot_be_taken_for_a_success),
+        cmocka_unit_test(the_id_alone_is_the_id_of_the_request),
+        cmocka_unit_test(an_id_may_have_its_limit_of_bytes_and_a_line_many_keys),
         cmocka_unit_test(damaged_lines_are_accepted_or_refused_with_a_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
