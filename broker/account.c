@@ -54,3 +54,18 @@ void account_count(struct account *a, uint64_t tokens, int64_t real_ms)
     a->tokens_today = account_tokens_today(a, real_ms) + tokens;
     a->day = real_ms / DAY_MS;
 }
+
+void accounts_of_group(const struct accounts *a, const char *group, int64_t real_ms, struct account *ret_sum)
+{
+    struct account sum = { 0 };
+
+    for (uint32_t i = 0; i < a->n; i++) {
+        const struct account *one = &a->list[i];
+        if (strcmp(one->group, group) != 0)
+            continue;
+        sum.n_live += one->n_live;
+        sum.n_running += one->n_running;
+        sum.tokens_today += account_tokens_today(one, real_ms);
+    }
+    *ret_sum = sum;
+}

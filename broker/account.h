@@ -16,6 +16,7 @@ enum { ACCOUNTS_MAX = 1024 };
 
 struct account {
     char name[USER_NAME_BYTES];
+    char group[USER_NAME_BYTES]; /* of the users file, as of its last request; "": none */
     uint32_t n_live;        /* requests of it in the table */
     uint32_t n_running;     /* of them, in a worker */
     uint64_t running_max;   /* 0: none */
@@ -40,5 +41,8 @@ MUST_CHECK enum status accounts_number(struct accounts *a, const char *name, str
 /* Tokens computed for it, by the day.  real_ms: milliseconds since 1970. */
 void account_count(struct account *a, uint64_t tokens, int64_t real_ms);
 uint64_t account_tokens_today(const struct account *a, int64_t real_ms);
+
+/* Those of one group together: n_live, n_running and tokens_today of *ret_sum. */
+void accounts_of_group(const struct accounts *a, const char *group, int64_t real_ms, struct account *ret_sum);
 
 #endif

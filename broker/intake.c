@@ -41,6 +41,7 @@ static void refuse(struct broker *b, const struct sender *from, struct span id, 
 
 struct admission {            /* what is decided about a request before anything of it is kept */
     uint32_t model, account, client;
+    bool job_line;            /* is_job_line() */
     struct error error;
     uint32_t retry_after_ms;
 };
@@ -92,6 +93,12 @@ static bool find_name(const struct broker *b, const struct sender *from, struct 
     return true;
 }
 
+/* A line of a job: the front end has asked whether its user may run it when the job was submitted, and a job that began is finished. */
+static bool is_job_line(const struct wire_generate *g)
+{
+    return g->on_behalf_of.n > 0 && g->batch_class;
+}
+
 static bool find_account(struct broker *b, const struct sender *from, struct span on_behalf_of, struct admission *a)
 {
     char name[USER_NAME_BYTES];
@@ -99,7 +106,7 @@ static bool find_account(struct broker *b, const struct sender *from, struct spa
     if (!find_name(b, from, on_behalf_of, name, &a->error))
         return false;
     const struct user *user = users_by_name(&b->identity.users, name);
-    if (user != NULL && user->disabled) {
+    if (user != NULL && user->disabled && !a->job_line) {
         error_set(&a->error, ERR_PERMISSION_DENIED, "", "user %s is disabled", name);
         return false;
     }
@@ -110,7 +117,26 @@ static bool find_account(struct broker *b, const struct sender *from, struct spa
     }
     b->accounts.list[a->account].running_max =
         user != NULL && user->max_running > 0 ? user->max_running : b->options->user_running_max;
+    memcpy(b->accounts.list[a->account].group, user != NULL ? user->group : "", user != NULL ? USER_NAME_BYTES : 1);
     return true;
+}
+
+/* What the members of a group may have together. */
+static bool within_group(const struct broker *b, const struct user *group, bool job_line, struct error *err)
+{
+    struct account all;
+
+    if (group == NULL || (group->max_queued == 0 && group->max_tokens_a_day == 0))
+        return true;
+    accounts_of_group(&b->accounts, group->name, clock_real_ms(), &all);
+    if (group->max_queued > 0 && all.n_live >= group->max_queued + all.n_running)
+        error_set(err, ERR_BUSY, "", "the group %s has %" PRIu32 " requests here, the limit", group->name, all.n_live);
+    else if (group->max_tokens_a_day > 0 && !job_line && all.tokens_today >= group->max_tokens_a_day)
+        error_set(err, ERR_LIMIT_EXCEEDED, "", "the group %s has had the %" PRIu64 " tokens of today (UTC)", group->name,
+                  group->max_tokens_a_day);
+    else
+        return true;
+    return false;
 }
 
 static bool within_limits(const struct broker *b, const struct admission *a, struct error *err)
@@ -128,12 +154,12 @@ static bool within_limits(const struct broker *b, const struct admission *a, str
     else if (b->requests.bytes >= b->options->pool_bytes)
         error_set(err, ERR_BUSY, "", "requests and answers take %" PRIu64 " bytes, the limit is %" PRIu64, b->requests.bytes,
                   b->options->pool_bytes);
-    else if (user != NULL && user->max_tokens_a_day > 0 &&
+    else if (user != NULL && user->max_tokens_a_day > 0 && !a->job_line &&
              account_tokens_today(account, clock_real_ms()) >= user->max_tokens_a_day)
         error_set(err, ERR_LIMIT_EXCEEDED, "", "user %s has had the %" PRIu64 " tokens of today (UTC)", account->name,
                   user->max_tokens_a_day);
     else
-        return true;
+        return within_group(b, users_group_of(&b->identity.users, user), a->job_line, err);
     return false;
 }
 
@@ -424,7 +450,7 @@ static bool replay(struct broker *b, uint32_t place, const struct wire_message *
 static bool answer_by_key(struct broker *b, const struct sender *from, const struct wire_message *m, struct key *ret_key)
 {
     const struct wire_generate *g = &m->generate;
-    struct admission a = { 0 };
+    struct admission a = { .job_line = is_job_line(g) };
     uint32_t place, request;
     bool same, ok = true;
 
@@ -460,7 +486,7 @@ static bool answer_by_key(struct broker *b, const struct sender *from, const str
 static void on_generate(struct broker *b, const struct sender *from, const struct wire_message *m)
 {
     const struct wire_generate *g = &m->generate;
-    struct admission a = { 0 };
+    struct admission a = { .job_line = is_job_line(g) };
     struct record record = { 0 };
 
     struct key key;

@@ -1,15 +1,15 @@
 /* users.h - the users file: who an SSH key, a uid of this machine or a CURVE key belongs to, and what they may use.
  *
  *   # /var/lib/weir/users, mode 0640
+ *   [@physics]                                   a group: its limits are for all its members together
+ *   max-jobs = 50
+ *
  *   [alice]
  *   uid = 1000
  *   key = ssh-ed25519 AAAA... alice@laptop       (repeats)
  *   curve = 64 hexadecimal digits laptop         (repeats: a public key for tcp, and what to call it)
- *   group = physics                              (a section [@physics] must be there)
+ *   group = physics                              (a section [@physics] must be above)
  *   max-running = 64                             (limits; absent = the pool's default)
- *
- *   [@physics]                                   a group: its limits are for all its members together
- *   max-jobs = 50
  *
  * Further keys: disabled = yes|no, max-queued, max-job-lines, max-job-bytes (512M), max-jobs, max-tokens-a-day.
  *

@@ -167,10 +167,10 @@ def progress_comes_while_nothing_else_does():
             c.send({"type": "generate", "id": "r%d" % i, "prompt": "p", "max_tokens": 2000, "ignore_eos": True, "class": "batch"})
         pool.wait_for("full", lambda s: s["pool"]["queued_batch"] > 10)
         d.send({"type": "generate", "id": "q", "prompt": "p", "max_tokens": 2000, "ignore_eos": True, "class": "batch"})
-        end, n = time.time() + 1, 0
-        while time.time() < end:
-            n += d.receive(1)["type"] == "progress"
-        assert 7 <= n <= 12, n
+        began, n = time.time(), 0
+        while n < 10:  # they come, and not faster than one in 100 ms
+            n += d.receive()["type"] == "progress"
+        assert time.time() - began > 0.7, time.time() - began
 
 
 def limits_are_named():
@@ -259,6 +259,40 @@ def the_users_file_says_who_may_do_what():
         pool.process.send_signal(signal.SIGHUP)  # a broken file changes nothing
         pool.wait_for("noticed", lambda s: "users_not_reloaded" in pool.log())
         assert c.generate(**fields).code == "permission_denied"
+    import shutil
+    shutil.rmtree(folder)
+
+
+def the_members_of_a_group_share_its_limits():
+    import tempfile
+    folder = tempfile.mkdtemp(prefix="weir-test-")
+    path = folder + "/users"
+    with open(path, "w") as f:
+        f.write("[@poor]\nmax-tokens-a-day = 25\n[@few]\nmax-queued = 2\n[me]\nuid = %d\n[ann]\ngroup = poor\n[bob]\ngroup = poor\n[eve]\ngroup = few\n[fay]\ngroup = few\nmax-running = 1\n[gone]\ndisabled = yes\n"
+                "max-tokens-a-day = 1\n" % os.getuid())
+    os.chmod(path, 0o640)
+    with Pool(env={"WEIR_FAKE_STEP_MS": "10"}, args=["--users-file", path, "--user-running-max", "1"]) as pool:
+        c = pool.client()
+        fields = dict(prompt="p", max_tokens=20, ignore_eos=True)
+        for who in ("ann", "bob"):
+            assert c.generate(on_behalf_of=who, **fields).end["type"] == "done"
+        for who in ("ann", "bob"):
+            end = c.generate(on_behalf_of=who, **fields).end
+            assert end["code"] == "limit_exceeded" and "poor" in end["message"] and "25" in end["message"], end
+        assert c.generate(on_behalf_of="eve", **fields).end["type"] == "done", "another group"
+        # a line of a job that was let in is finished, whatever its user's tokens, or whether the user may log in
+        for who in ("ann", "gone"):
+            for _ in range(2):
+                assert c.generate(on_behalf_of=who, **{"class": "batch"}, **fields).end["type"] == "done", who
+        assert c.generate(on_behalf_of="gone", **fields).code == "permission_denied"
+        # one of each runs, two may wait: what comes then is told to come again
+        ids = ["q%d" % i for i in range(8)]
+        for i, id in enumerate(ids):
+            c.send({"type": "generate", "id": id, "on_behalf_of": ("eve", "fay")[i % 2], "prompt": "p", "max_tokens": 200, "ignore_eos": True})
+        answers = c.finish(ids)
+        codes = [a.code for a in answers.values()]
+        busy = [a.end["message"] for a in answers.values() if a.code == "busy"]
+        assert codes.count(None) >= 2 and busy and all("few" in m for m in busy), (codes, busy)
     import shutil
     shutil.rmtree(folder)
 
@@ -410,6 +444,6 @@ if __name__ == "__main__":
          answers_broken_messages, a_frame_over_the_limit_costs_the_connection_only, ids_are_unique_on_a_connection,
          cancels_running_and_queued, deadlines_hold_in_the_queue_and_in_a_run, a_client_that_left_holds_nothing,
          progress_comes_while_nothing_else_does, limits_are_named, a_slow_reader_costs_only_itself,
-         users_share_by_tokens, the_users_file_says_who_may_do_what, shows_its_numbers_to_prometheus,
+         users_share_by_tokens, the_users_file_says_who_may_do_what, the_members_of_a_group_share_its_limits, shows_its_numbers_to_prometheus,
          goes_on_with_what_an_earlier_broker_began, drains_on_sigterm, what_it_is_told_wrong_is_named,
          a_second_broker_of_the_same_folder_is_refused, sixty_four_clients_come_and_go])
