@@ -9,44 +9,26 @@
 
 #include <errno.h>
 #include <grp.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "log.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
+#include "seccomp_filter.h"
 
 enum { NOBODY = 65534, DATA_BYTES_MAX = 256 << 20, DESCRIPTORS_MAX = 768 /* 10 channels with 64 files of an sftp session each */ };
-
-#if defined(__x86_64__)
-#define OUR_ARCH AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#define OUR_ARCH AUDIT_ARCH_AARCH64
-#endif
 
 void sandbox_undumpable(void)
 {
     struct rlimit none = { 0, 0 };
 
     setrlimit(RLIMIT_CORE, &none);
-    if (!SANITIZED) /* the leak checker attaches to its own process */
+    if (!FILTER_SANITIZED) /* the leak checker attaches to its own process */
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
@@ -77,7 +59,7 @@ static enum status drop_privileges(void)
     return ST_OK;
 }
 
-#ifdef OUR_ARCH
+#ifdef FILTER_ARCH
 
 static const int allowed[] = {
     SYS_read,
@@ -156,30 +138,28 @@ static enum status filter(void)
     struct sock_filter code[2 * N + 32];
     unsigned short n = 0;
 
-#define ADD(...) code[n++] = (struct sock_filter)__VA_ARGS__
-    ADD(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)));
-    ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OUR_ARCH, 1, 0));
-    ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
-    ADD(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)));
+    code[n++] = filter_load(offsetof(struct seccomp_data, arch));
+    code[n++] = filter_if_equal(FILTER_ARCH, 1, 0);
+    code[n++] = filter_answer(SECCOMP_RET_KILL_PROCESS);
+    code[n++] = filter_load(offsetof(struct seccomp_data, nr));
     for (int i = 0; i < 2; i++) {
-        ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, i == 0 ? SYS_mmap : SYS_mprotect, 0, 4));
-        ADD(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])));
-        ADD(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 4 /* PROT_EXEC */, 0, 1));
-        ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
-        ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+        code[n++] = filter_if_equal(i == 0 ? SYS_mmap : SYS_mprotect, 0, 4);
+        code[n++] = filter_load(offsetof(struct seccomp_data, args[2]));
+        code[n++] = filter_if_any_bit(PROT_EXEC, 0, 1);
+        code[n++] = filter_answer(SECCOMP_RET_KILL_PROCESS);
+        code[n++] = filter_answer(SECCOMP_RET_ALLOW);
     }
     for (size_t i = 0; i < N; i++) {
-        ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i], 0, 1));
-        ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+        code[n++] = filter_if_equal((unsigned)allowed[i], 0, 1);
+        code[n++] = filter_answer(SECCOMP_RET_ALLOW);
     }
-    ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 1));
-    ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOENT));
+    code[n++] = filter_if_equal(SYS_openat, 0, 1);
+    code[n++] = filter_answer(SECCOMP_RET_ERRNO | ENOENT);
 #ifdef SYS_open
-    ADD(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_open, 0, 1));
-    ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOENT));
+    code[n++] = filter_if_equal(SYS_open, 0, 1);
+    code[n++] = filter_answer(SECCOMP_RET_ERRNO | ENOENT);
 #endif
-    ADD(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
-#undef ADD
+    code[n++] = filter_answer(SECCOMP_RET_KILL_PROCESS);
     struct sock_fprog program = { n, code };
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) != 0)
         log_warn("sandbox", "seccomp=unavailable error=%d", errno);
@@ -207,11 +187,11 @@ static enum status enter(unsigned long long file_bytes_max, bool filtered)
         st = limit(RLIMIT_FSIZE, file_bytes_max, "file_bytes");
     if (st == ST_OK)
         st = limit(RLIMIT_NOFILE, DESCRIPTORS_MAX, "descriptors");
-    if (st == ST_OK && !SANITIZED)
+    if (st == ST_OK && !FILTER_SANITIZED)
         st = limit(RLIMIT_NPROC, 0, "processes");
-    if (st == ST_OK && !SANITIZED)
+    if (st == ST_OK && !FILTER_SANITIZED)
         st = limit(RLIMIT_DATA, DATA_BYTES_MAX, "memory");
-    if (st == ST_OK && !SANITIZED && filtered)
+    if (st == ST_OK && !FILTER_SANITIZED && filtered)
         st = filter();
     return st;
 }

@@ -2,7 +2,7 @@
  *
  * FILTER_ARCH is the architecture whose numbers of calls a filter may look at; it is not defined where there is no filter: on other
  * architectures, and in builds with a sanitizer, whose threads and reports need more than the program does (they trace their own
- * process).
+ * process).  FILTER_SANITIZED says whether this is such a build: 0 or 1.
  *
  * Jumps count instructions to skip.  A pointer or a length is loaded by its low half: both architectures are little-endian. */
 #ifndef SECCOMP_FILTER_H
@@ -13,18 +13,21 @@
 #include <linux/seccomp.h>
 #include <stddef.h>
 
-#if defined(__x86_64__)
-#define FILTER_ARCH AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#define FILTER_ARCH AUDIT_ARCH_AARCH64
-#endif
-
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#undef FILTER_ARCH
+#define FILTER_SANITIZED 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#undef FILTER_ARCH
+#define FILTER_SANITIZED 1
 #endif
+#endif
+#ifndef FILTER_SANITIZED
+#define FILTER_SANITIZED 0
+#endif
+
+#if !FILTER_SANITIZED && defined(__x86_64__)
+#define FILTER_ARCH AUDIT_ARCH_X86_64
+#elif !FILTER_SANITIZED && defined(__aarch64__)
+#define FILTER_ARCH AUDIT_ARCH_AARCH64
 #endif
 
 /* Four bytes of struct seccomp_data. */
