@@ -218,7 +218,7 @@ static void send_queued(struct desk *d, struct conn *c)
         want_writable(d, c, false);
 }
 
-void desk_reply(struct desk *d, struct conn *c, struct op *op, const struct door_writer *body, int fd)
+void desk_reply(struct desk *d, struct conn *c, struct op *op, const struct byte_writer *body, int fd)
 {
     struct door_message m = {
         .type = DOOR_REPLY, .op = (uint16_t)(op - c->ops), .serial = op->serial, .fd = fd
@@ -231,7 +231,7 @@ void desk_reply(struct desk *d, struct conn *c, struct op *op, const struct door
         return;
     }
     if (body != NULL)
-        m.body = door_written(body);
+        m.body = byte_writer_written(body);
     op->waiting = false;
     send_message(d, c, &m);
 }
@@ -239,22 +239,22 @@ void desk_reply(struct desk *d, struct conn *c, struct op *op, const struct door
 void desk_error(struct desk *d, struct conn *c, struct op *op, const struct error *err)
 {
     uint8_t buffer[1024];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     struct door_message m = {
         .type = DOOR_ERROR, .op = (uint16_t)(op - c->ops), .serial = op->serial, .fd = -1
     };
 
     door_put_error(&w, err);
-    m.body = door_written(&w);
+    m.body = byte_writer_written(&w);
     desk_inbox_refused(d, c, op, err); /* before the client hears of it */
     op->waiting = false;
     send_message(d, c, &m);
 }
 
-void desk_reply_json(struct desk *d, struct conn *c, struct op *op, struct door_writer *w, json_t *value)
+void desk_reply_json(struct desk *d, struct conn *c, struct op *op, struct byte_writer *w, json_t *value)
 {
     uint8_t buffer[DOOR_PACKET_BYTES - 256];
-    struct door_writer own = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer own = { .at = buffer, .capacity = sizeof buffer };
     char *text = value != NULL ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     struct error err;
     int fd = -1;
@@ -404,11 +404,11 @@ static unsigned conns_of(const struct desk *d, const char *user)
 static void tell_listener(struct desk *d, uint64_t number)
 {
     uint8_t buffer[8];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     door_put_u64(&w, number);
     if (door_send(d->control, &(struct door_message){
-                                  .type = DOOR_LOGGED_IN, .body = door_written(&w), .fd = -1 }) != ST_OK)
+                                  .type = DOOR_LOGGED_IN, .body = byte_writer_written(&w), .fd = -1 }) != ST_OK)
         log_error("desk", "what=control"); /* the listener will drop the connection at the end of its grace */
 }
 
@@ -416,7 +416,7 @@ static void on_login(struct desk *d, struct conn *c, struct op *op, struct door_
 {
     struct span type = door_get_str(r), blob = door_get_str(r), ssh_user = door_get_str(r);
     uint8_t buffer[USER_NAME_BYTES + 8];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     char name[257], quoted[300];
     const char *reason;
 
@@ -518,6 +518,7 @@ void desk_step(struct desk *d)
     }
     if (d->sweep_left && job_store_sweep(d->store, SWEEP_LINES, remove_files, d, &d->sweep_left) != ST_OK)
         d->sweep_left = false;
+    desk_step_inbox(d);
     free_dead(d);
 }
 

@@ -97,6 +97,7 @@ struct desk {
     uint64_t watch_served_ns;
     bool work_left;                   /* a check has more to do: do not sleep */
     bool sweep_left;
+    uint64_t recover_ns;              /* when to look again at uploads of which it could not be told whether they are jobs; 0: none */
     uint8_t packet[DOOR_PACKET_BYTES];
 };
 
@@ -119,10 +120,10 @@ void desk_reload_users(struct desk *d, bool always);
 /* --- between desk*.c ------------------------------------------------------------------------------ */
 
 /* Answer the request of an op.  fd stays the caller's. */
-void desk_reply(struct desk *d, struct conn *c, struct op *op, const struct door_writer *body, int fd);
+void desk_reply(struct desk *d, struct conn *c, struct op *op, const struct byte_writer *body, int fd);
 void desk_error(struct desk *d, struct conn *c, struct op *op, const struct error *err);
 /* Answer with a JSON text, alone or behind what is in w already (NULL: alone).  Takes value. */
-void desk_reply_json(struct desk *d, struct conn *c, struct op *op, struct door_writer *w, json_t *value);
+void desk_reply_json(struct desk *d, struct conn *c, struct op *op, struct byte_writer *w, json_t *value);
 void desk_break(struct desk *d, struct conn *c, const char *why);
 /* Drop what an op has open, and make it idle. */
 void desk_stop_op(struct desk *d, struct conn *c, struct op *op);
@@ -150,6 +151,7 @@ void desk_inbox_joined(struct desk *d, struct conn *c, struct op *op, const stru
 void desk_inbox_back(struct desk *d, struct conn *c, struct op *op);                                   /* it goes back to the inbox */
 void desk_inbox_refused(struct desk *d, struct conn *c, struct op *op, const struct error *err);       /* likewise, and the note says why */
 void desk_inbox_release(struct desk *d, struct conn *c, const struct op *op);                          /* the op's holds; NULL: all */
+void desk_step_inbox(struct desk *d);                                                                  /* what could not be told before */
 void desk_fail_internal(struct desk *d, struct conn *c, struct op *op, const char *what);
 
 void desk_begin_count(struct desk *d, struct conn *c, struct op *op, const struct job_row *row);

@@ -16,7 +16,7 @@
 #include "sftp.h"
 #include "utf8.h"
 
-enum { STATUS_BYTES = 4096, LISTED_JOBS_MAX = 10000, LISTING_BYTES_MAX = 4 << 20 };
+enum { STATUS_BYTES = 4096, LISTED_JOBS_MAX = 10000, LISTING_BYTES_MAX = 4 << 20, RECOVER_AGAIN_MS = 5000 };
 
 #define CUT_NOTE                                                                                                        \
     "The connection ended while this file was being written.\n"                                                         \
@@ -194,7 +194,7 @@ static void look_at_job_file(struct desk *d, const struct job_row *row, enum sft
 void desk_on_look(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
 {
     uint8_t buffer[32];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     char stored[SFTP_NAME_BYTES];
     struct sftp_place place;
     struct inbox_file file;
@@ -279,7 +279,7 @@ static void add_job_files(struct desk *d, struct folder *f, const struct job_row
 void desk_on_folder(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
 {
     uint8_t buffer[DOOR_PACKET_BYTES - 256];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     struct folder f = { .entries_max = LISTED_JOBS_MAX };
     struct sftp_place place;
     struct job_row row;
@@ -315,7 +315,7 @@ void desk_on_folder(struct desk *d, struct conn *c, struct op *op, struct door_r
 static void reply_file(struct desk *d, struct conn *c, struct op *op, uint64_t size, uint64_t bytes_max, const char *limit, bool grows, int file)
 {
     uint8_t buffer[128];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     door_put_u64(&w, size);
     door_put_u64(&w, bytes_max);
@@ -604,7 +604,7 @@ void desk_on_file_submit(struct desk *d, struct conn *c, struct op *op, struct d
     bool as_it_is = door_get_u32(r) != 0;
     struct error err;
     uint8_t buffer[8];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     uint64_t jobs_max, lines_max, bytes_max;
     int spool = -1;
 
@@ -676,29 +676,53 @@ void desk_inbox_joined(struct desk *d, struct conn *c, struct op *op, const stru
     op->inbox = NULL;
 }
 
+/* A file stays in submitting/ until it can be told what it is. */
+static void recover_later(struct desk *d)
+{
+    d->recover_ns = d->now_ns + RECOVER_AGAIN_MS * 1000000ull;
+}
+
 void desk_inbox_back(struct desk *d, struct conn *c, struct op *op)
 {
-    char text[sizeof op->inbox->why + 160];
+    char text[sizeof op->inbox->why + 160], back[SFTP_NAME_BYTES];
     struct inbox_upload *u = op->inbox;
+    struct job_row row;
 
     if (u == NULL)
         return;
     op->inbox = NULL;
     snprintf(text, sizeof text, "%s\nNothing was submitted.  Put the file again, or rename it to its final name to try once more.\n",
              u->why[0] != '\0' ? u->why : "The connection ended before the file had become a job.");
-    if (inbox_back(d->files, c->user, u->stored, u->token) == ST_OK)
-        inbox_note(d->files, c->user, u->stored, text);
-    audit(c, "submit", u->stored, size_of(d, c, u->stored), "refused");
+    /* a commit that failed may be on disk all the same: only what is no job for certain goes back */
+    if (job_store_by_key(d->store, c->user, u->token, &row) == ST_NOT_FOUND &&
+        inbox_back(d->files, c->user, u->stored, u->token, back) == ST_OK) {
+        inbox_note_return(d->files, c->user, u->stored, back, text);
+        audit(c, "submit", u->stored, size_of(d, c, back), "refused");
+    } else {
+        recover_later(d);
+    }
     release(c, op, u->stored);
     free(u);
 }
 
-static bool is_a_job(const char *user, const char *token, void *arg)
+/* Is a job being made of this upload? */
+static bool is_in_work(const struct desk *d, const char *token)
+{
+    for (const struct conn *c = d->conns; c != NULL; c = c->next) {
+        for (size_t i = 0; i < DOOR_OPS; i++) {
+            if (c->ops[i].inbox != NULL && strcmp(c->ops[i].inbox->token, token) == 0)
+                return true;
+        }
+    }
+    return false;
+}
+
+static enum status is_a_job(const char *user, const char *token, void *arg)
 {
     struct desk *d = arg;
     struct job_row row;
 
-    return job_store_by_key(d->store, user, token, &row) == ST_OK;
+    return is_in_work(d, token) ? ST_AGAIN : job_store_by_key(d->store, user, token, &row);
 }
 
 void desk_inbox_refused(struct desk *d, struct conn *c, struct op *op, const struct error *err)
@@ -710,7 +734,21 @@ void desk_inbox_refused(struct desk *d, struct conn *c, struct op *op, const str
     desk_inbox_back(d, c, op);
 }
 
+static void recover(struct desk *d)
+{
+    d->recover_ns = 0;
+    if (inbox_recover(d->files, is_a_job, d) != ST_OK)
+        recover_later(d);
+}
+
 void desk_inbox_recover(struct desk *d)
 {
-    inbox_recover(d->files, is_a_job, d);
+    recover(d);
+    inbox_add_notes(d->files);
+}
+
+void desk_step_inbox(struct desk *d)
+{
+    if (d->recover_ns != 0 && d->now_ns >= d->recover_ns)
+        recover(d);
 }

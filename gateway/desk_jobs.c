@@ -94,7 +94,7 @@ void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_r
     struct door_submit s;
     struct error err;
     uint8_t buffer[8];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     uint64_t jobs_max, lines_max, bytes_max;
     int spool = -1;
 
@@ -387,7 +387,7 @@ static void reply_watch(struct desk *d, struct conn *c, struct op *op, const str
                         const struct job *live)
 {
     uint8_t buffer[DOOR_PACKET_BYTES - 256];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     op->kind = OP_IDLE;
     door_put_u64(&w, live != NULL ? live->version : 0);
@@ -443,7 +443,7 @@ void desk_on_open(struct desk *d, struct conn *c, struct op *op, struct door_rea
                                            [DOOR_FILE_ERRORS] = JOB_FILE_ERRORS,
                                            [DOOR_FILE_INPUT] = JOB_FILE_INPUT };
     uint8_t buffer[16];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     struct job_row row;
     int file = -1;
 

@@ -71,7 +71,7 @@ static void set_error(struct error *e, const struct weir_error *from)
 static void serve(struct ask *a)
 {
     uint8_t buffer[DOOR_PACKET_BYTES - 256];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     struct op *op = a->op;
     struct conn *c = a->conn;
 

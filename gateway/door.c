@@ -111,35 +111,24 @@ corrupt:
 
 /* --- bodies ---------------------------------------------------------------------------------- */
 
-static void put(struct door_writer *w, const void *at, size_t n)
+void door_put_u32(struct byte_writer *w, uint32_t v)
 {
-    if (w->failed || n > w->capacity - w->n) {
-        w->failed = true;
-        return;
-    }
-    if (n > 0)
-        memcpy(w->at + w->n, at, n);
-    w->n += n;
+    byte_writer_put(w, &v, sizeof v);
 }
 
-void door_put_u32(struct door_writer *w, uint32_t v)
+void door_put_u64(struct byte_writer *w, uint64_t v)
 {
-    put(w, &v, sizeof v);
+    byte_writer_put(w, &v, sizeof v);
 }
 
-void door_put_u64(struct door_writer *w, uint64_t v)
-{
-    put(w, &v, sizeof v);
-}
-
-void door_put_str(struct door_writer *w, struct span s)
+void door_put_str(struct byte_writer *w, struct span s)
 {
     if (s.n >= DOOR_TEXT_IN_FD) {
         w->failed = true;
         return;
     }
     door_put_u32(w, (uint32_t)s.n);
-    put(w, s.at, s.n);
+    byte_writer_put(w, s.at, s.n);
 }
 
 static void get(struct door_reader *r, void *to, size_t n)
@@ -185,7 +174,7 @@ bool door_read_all(const struct door_reader *r)
     return !r->failed && r->left.n == 0;
 }
 
-void door_put_submit(struct door_writer *w, const struct door_submit *s)
+void door_put_submit(struct byte_writer *w, const struct door_submit *s)
 {
     door_put_str(w, s->name);
     door_put_str(w, s->key);
@@ -211,7 +200,7 @@ void door_get_submit(struct door_reader *r, struct door_submit *ret_submit)
     ret_submit->check = door_get_u32(r) != 0;
 }
 
-void door_put_error(struct door_writer *w, const struct error *e)
+void door_put_error(struct byte_writer *w, const struct error *e)
 {
     door_put_u32(w, (uint32_t)e->code);
     door_put_str(w, span_str(e->param));
@@ -285,7 +274,7 @@ enum status door_memfd_read(int fd, size_t bytes_max, char **ret_text, size_t *r
     return ST_OK;
 }
 
-enum status door_put_text(struct door_writer *w, struct span text, int *ret_fd)
+enum status door_put_text(struct byte_writer *w, struct span text, int *ret_fd)
 {
     if (text.n > DOOR_TEXT_BYTES_MAX)
         return ST_LIMIT;

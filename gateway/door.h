@@ -57,6 +57,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "byte_writer.h"
 #include "error.h"
 #include "span.h"
 #include "status.h"
@@ -162,27 +163,17 @@ MUST_CHECK enum status door_send(int sock, const struct door_message *m);
  * ST_OK, ST_AGAIN, ST_GONE, ST_CORRUPT (not a packet of ours: drop the peer), ST_SYSTEM. */
 MUST_CHECK enum status door_receive(int sock, uint8_t *buffer, struct door_message *ret_message);
 
-/* Bodies.  A writer that runs out of room is `failed`, and so is a reader that reads past the end: look once, at the end. */
-struct door_writer {
-    uint8_t *at;
-    size_t n, capacity;
-    bool failed;
-};
-
+/* Bodies, written with a byte_writer.  A reader that reads past the end is `failed`: look once, at the end. */
 struct door_reader {
     struct span left;
     bool failed;
 };
 
-void door_put_u32(struct door_writer *w, uint32_t v);
-void door_put_u64(struct door_writer *w, uint64_t v);
-void door_put_str(struct door_writer *w, struct span s);
-void door_put_submit(struct door_writer *w, const struct door_submit *s);
-void door_put_error(struct door_writer *w, const struct error *e);
-static inline struct span door_written(const struct door_writer *w)
-{
-    return span_of(w->at, w->n);
-}
+void door_put_u32(struct byte_writer *w, uint32_t v);
+void door_put_u64(struct byte_writer *w, uint64_t v);
+void door_put_str(struct byte_writer *w, struct span s);
+void door_put_submit(struct byte_writer *w, const struct door_submit *s);
+void door_put_error(struct byte_writer *w, const struct error *e);
 
 uint32_t door_get_u32(struct door_reader *r);
 uint64_t door_get_u64(struct door_reader *r);
@@ -193,7 +184,7 @@ void door_get_error(struct door_reader *r, struct error *ret_error);
 bool door_read_all(const struct door_reader *r);
 
 /* Put a text of any length: in the body, or in a memfd that *ret_fd then is (-1 otherwise).  ST_OK, ST_LIMIT, ST_SYSTEM. */
-MUST_CHECK enum status door_put_text(struct door_writer *w, struct span text, int *ret_fd);
+MUST_CHECK enum status door_put_text(struct byte_writer *w, struct span text, int *ret_fd);
 /* Take it out again; fd is the one of the message and stays the caller's.  Gives *ret_text (NUL-terminated, free()) and its length. */
 MUST_CHECK enum status door_get_text(struct door_reader *r, int fd, char **ret_text, size_t *ret_bytes);
 

@@ -182,7 +182,7 @@ void host_keys_deinit(struct host_keys *k)
 enum status host_keys_kit(const struct host_keys *keys, const struct config *c, int *ret_fd)
 {
     uint8_t buffer[64 << 10];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     int fd = memfd_create("weir-kit", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     door_put_str(&w, span_str(keys->ed25519));

@@ -4,16 +4,17 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "beneath.h"
 #include "log.h"
+
+enum { OTHER_NAMES_MAX = 99 };
 
 #define LOST_NOTE                                                                                                             \
     "The connection, or the gateway, ended before this file had become a job.\n"                                              \
@@ -25,37 +26,11 @@ static enum status failed(const char *what)
     return ST_SYSTEM;
 }
 
-/* Open one word beneath a folder: no links, nothing outside. */
-static int open_beneath(int folder, const char *name, int flags, mode_t mode)
-{
-    struct open_how how = { .flags = (unsigned)(flags | O_CLOEXEC | O_NOFOLLOW),
-                            .mode = flags & O_CREAT ? mode : 0,
-                            .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV };
-    long fd = syscall(SYS_openat2, folder, name, &how, sizeof how);
-
-    if (fd < 0 && (errno == ENOSYS || errno == EPERM)) /* older kernels, strict containers: a word without a slash leads nowhere either */
-        fd = openat(folder, name, flags | O_CLOEXEC | O_NOFOLLOW, mode);
-    return (int)fd;
-}
-
 /* files/USER/WHAT, made if it is missing and make is set.  -1 with errno. */
 static int open_folder(const struct job_files *f, const char *user, const char *what, bool make)
 {
     const char *const names[] = { user, what };
-    int at = f->files_fd;
-
-    for (int i = 0; i < 2; i++) {
-        if (make && mkdirat(at, names[i], 0700) == 0)
-            (void)fsync(at);
-        int next = open_beneath(at, names[i], O_RDONLY | O_DIRECTORY, 0), saved = errno;
-        if (at != f->files_fd)
-            close(at);
-        errno = saved;
-        if (next < 0)
-            return -1;
-        at = next;
-    }
-    return at;
+    return beneath_folder(f->files_fd, names, 2, make);
 }
 
 static void taken_name(const char *stored, const char *token, char to[256])
@@ -83,7 +58,8 @@ enum status inbox_look(const struct job_files *f, const char *user, const char *
     return ST_OK;
 }
 
-static enum status each_file(int folder, bool (*each)(const struct inbox_file *, void *), void *arg)
+/* Takes the folder.  skip: so many bytes come before the name that a user knows. */
+static enum status each_file(int folder, size_t skip, bool (*each)(const struct inbox_file *, void *), void *arg)
 {
     DIR *d = fdopendir(folder);
     struct dirent *e;
@@ -94,7 +70,8 @@ static enum status each_file(int folder, bool (*each)(const struct inbox_file *,
         return failed("list");
     }
     while ((e = readdir(d)) != NULL) {
-        if (!inbox_name_valid(span_str(e->d_name)) || fstatat(dirfd(d), e->d_name, &s, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(s.st_mode))
+        if (strlen(e->d_name) <= skip || !inbox_name_valid(span_str(e->d_name + skip)) ||
+            fstatat(dirfd(d), e->d_name, &s, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(s.st_mode))
             continue;
         const struct inbox_file file = { .name = e->d_name, .size = (uint64_t)s.st_size, .mtime_s = s.st_mtim.tv_sec };
         if (!each(&file, arg))
@@ -110,7 +87,7 @@ enum status inbox_each(const struct job_files *f, const char *user, bool (*each)
 
     if (folder < 0)
         return errno == ENOENT ? ST_OK : failed("folder");
-    return each_file(folder, each, arg);
+    return each_file(folder, 0, each, arg);
 }
 
 /* --- changing --------------------------------------------------------------------------------------- */
@@ -124,7 +101,7 @@ enum status inbox_open(const struct job_files *f, const char *user, const char *
     if (folder < 0)
         return errno == ENOENT ? ST_NOT_FOUND : failed("folder");
     flags |= (how & INBOX_CREATE ? O_CREAT : 0) | (how & INBOX_TRUNCATE ? O_TRUNC : 0) | (how & INBOX_EXCLUSIVE ? O_EXCL : 0);
-    int fd = open_beneath(folder, stored, flags | O_NONBLOCK, 0600), saved = errno;
+    int fd = beneath_open(folder, stored, flags | O_NONBLOCK, 0600), saved = errno;
     if (fd >= 0 && how & INBOX_CREATE && fsync(folder) != 0)
         log_warn("inbox", "what=sync error=%d", errno); /* its bytes are not there yet either */
     close(folder);
@@ -151,7 +128,7 @@ void inbox_note(const struct job_files *f, const char *user, const char *stored,
         if (unlinkat(folder, name, 0) != 0 && errno != ENOENT)
             failed("note_remove");
     } else {
-        int fd = open_beneath(folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK, 0600);
+        int fd = beneath_open(folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK, 0600);
         if (fd < 0 || write(fd, text, strlen(text)) < 0)
             failed("note");
         if (fd >= 0)
@@ -197,7 +174,7 @@ enum status inbox_rename(const struct job_files *f, const char *user, const char
 
 /* --- becoming a job ---------------------------------------------------------------------------------- */
 
-/* Move between the two folders of a user. */
+/* Move between the two folders of a user; nothing is replaced: ST_INVALID if the name is taken. */
 static enum status move(const struct job_files *f, const char *user, const char *from_folder, const char *from, const char *to_folder,
                         const char *to)
 {
@@ -206,8 +183,8 @@ static enum status move(const struct job_files *f, const char *user, const char 
 
     if (b < 0)
         st = failed("folder");
-    else if (renameat(a, from, b, to) != 0)
-        st = errno == ENOENT ? ST_NOT_FOUND : failed("move");
+    else if (renameat2(a, from, b, to, RENAME_NOREPLACE) != 0)
+        st = errno == ENOENT ? ST_NOT_FOUND : errno == EEXIST ? ST_INVALID : failed("move");
     else if (fsync(b) != 0 || fsync(a) != 0)
         st = failed("sync");
     if (b >= 0)
@@ -230,12 +207,22 @@ enum status inbox_take(const struct job_files *f, const char *user, const char *
     return move(f, user, "inbox", stored, "submitting", name);
 }
 
-enum status inbox_back(const struct job_files *f, const char *user, const char *stored, const char *token)
+enum status inbox_back(const struct job_files *f, const char *user, const char *stored, const char *token, char ret_stored[SFTP_NAME_BYTES])
 {
-    char name[256];
+    char name[256], back[SFTP_NAME_BYTES];
+    enum status st = ST_INVALID;
 
     taken_name(stored, token, name);
-    return move(f, user, "submitting", name, "inbox", stored);
+    for (unsigned n = 0; n <= OTHER_NAMES_MAX && st == ST_INVALID; n++) {
+        if (n == 0)
+            snprintf(back, sizeof back, "%s", stored);
+        else
+            inbox_other_name(stored, n, back);
+        st = move(f, user, "submitting", name, "inbox", back);
+    }
+    if (st == ST_OK)
+        memcpy(ret_stored, back, sizeof back);
+    return st;
 }
 
 void inbox_drop(const struct job_files *f, const char *user, const char *stored, const char *token)
@@ -271,27 +258,48 @@ enum status inbox_link(const struct job_files *f, const char *user, const char *
 struct recovery {
     const struct job_files *files;
     const char *user;
-    bool (*known)(const char *, const char *, void *);
+    enum status (*known)(const char *, const char *, void *);
     void *arg;
+    enum status worst;              /* of what could not be done: it is tried again */
 };
+
+void inbox_note_return(const struct job_files *f, const char *user, const char *stored, const char *back, const char *why)
+{
+    char text[2048];
+
+    if (strcmp(stored, back) == 0)
+        snprintf(text, sizeof text, "%s", why);
+    else
+        snprintf(text, sizeof text, "%sIt was %s; another file has that name by now.\n", why, stored);
+    inbox_note(f, user, back, text);
+}
 
 static bool recover_taken(const struct inbox_file *file, void *arg)
 {
-    const struct recovery *r = arg;
-    char token[INBOX_TOKEN_BYTES], quoted[SFTP_NAME_BYTES * 2];
-    const char *stored = file->name + INBOX_TOKEN_BYTES;
+    struct recovery *r = arg;
+    char token[INBOX_TOKEN_BYTES], quoted[SFTP_NAME_BYTES * 2], back[SFTP_NAME_BYTES];
+    const char *stored = file->name + INBOX_TOKEN_BYTES, *result = "is_a_job";
 
-    if (strlen(file->name) <= INBOX_TOKEN_BYTES || file->name[INBOX_TOKEN_BYTES - 1] != '-')
+    if (file->name[INBOX_TOKEN_BYTES - 1] != '-')
         return true; /* not ours */
     snprintf(token, sizeof token, "%.*s", INBOX_TOKEN_BYTES - 1, file->name);
-    bool is_job = r->known(r->user, token, r->arg);
-    if (is_job) {
+    enum status st = r->known(r->user, token, r->arg);
+    if (st == ST_AGAIN)
+        return true; /* a job is being made of it at this moment */
+    if (st == ST_OK) {
         inbox_drop(r->files, r->user, stored, token);
-    } else if (inbox_back(r->files, r->user, stored, token) == ST_OK) {
-        inbox_note(r->files, r->user, stored, LOST_NOTE);
+    } else if (st != ST_NOT_FOUND) {
+        result = "later"; /* going back, it could become a second job */
+        r->worst = st;
+    } else {
+        st = inbox_back(r->files, r->user, stored, token, back);
+        result = st == ST_OK ? "back" : "later";
+        if (st == ST_OK)
+            inbox_note_return(r->files, r->user, stored, back, LOST_NOTE);
+        else
+            r->worst = st;
     }
-    log_info("inbox", "user=%s action=recovered file=%s result=%s", r->user, log_quote(quoted, sizeof quoted, stored),
-             is_job ? "is_a_job" : "back");
+    log_info("inbox", "user=%s action=recovered file=%s result=%s", r->user, log_quote(quoted, sizeof quoted, stored), result);
     return true;
 }
 
@@ -309,27 +317,53 @@ static bool add_missing_note(const struct inbox_file *file, void *arg)
     return true;
 }
 
-void inbox_recover(const struct job_files *f, bool (*known)(const char *user, const char *token, void *arg), void *arg)
+/* Every user's folder of files. */
+static enum status each_user(const struct job_files *f, void (*each)(struct recovery *), struct recovery *r)
 {
-    int copy = openat(f->files_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int copy = beneath_open(f->files_fd, ".", O_RDONLY | O_DIRECTORY, 0);
     DIR *d = copy >= 0 ? fdopendir(copy) : NULL;
     struct dirent *e;
 
     if (d == NULL) {
-        failed("recover");
         if (copy >= 0)
             close(copy);
-        return;
+        return failed("recover");
     }
     while ((e = readdir(d)) != NULL) {
-        struct recovery r = { .files = f, .user = e->d_name, .known = known, .arg = arg };
         if (e->d_name[0] == '.' || strlen(e->d_name) >= USER_NAME_BYTES)
             continue;
-        int folder = open_folder(f, e->d_name, "submitting", false);
-        if (folder >= 0 && each_file(folder, recover_taken, &r) != ST_OK)
-            log_error("inbox", "what=recover user=%s", e->d_name);
-        if (inbox_each(f, e->d_name, add_missing_note, &r) != ST_OK)
-            log_error("inbox", "what=recover user=%s", e->d_name);
+        r->user = e->d_name;
+        each(r);
     }
     closedir(d);
+    return r->worst;
+}
+
+static void recover_user(struct recovery *r)
+{
+    int folder = open_folder(r->files, r->user, "submitting", false);
+
+    if (folder < 0) {
+        if (errno != ENOENT)
+            r->worst = failed("recover");
+    } else if (each_file(folder, INBOX_TOKEN_BYTES, recover_taken, r) != ST_OK) {
+        r->worst = ST_SYSTEM;
+    }
+}
+
+static void add_missing_notes(struct recovery *r)
+{
+    if (inbox_each(r->files, r->user, add_missing_note, r) != ST_OK)
+        r->worst = ST_SYSTEM;
+}
+
+enum status inbox_recover(const struct job_files *f, enum status (*known)(const char *user, const char *token, void *arg), void *arg)
+{
+    return each_user(f, recover_user, &(struct recovery){ .files = f, .known = known, .arg = arg });
+}
+
+void inbox_add_notes(const struct job_files *f)
+{
+    if (each_user(f, add_missing_notes, &(struct recovery){ .files = f }) != ST_OK)
+        log_error("inbox", "what=notes");
 }

@@ -10,7 +10,8 @@
  *         ▲                        │
  *         └──────────back──────────┘ refused, or the connection has gone
  *
- * At the start inbox_recover() looks at what is in submitting/: if a job has its token as key the file is dropped, else it goes back.
+ * At the start inbox_recover() looks at what is in submitting/: if a job has its token as key the file is dropped, if none has it goes back,
+ * and if the store cannot tell it stays there and is looked at again later.
  *
  * Every name is one word (inbox_name_valid) and is opened beneath the folder's descriptor with openat2: no links, no other file system,
  * nothing but regular files. */
@@ -48,14 +49,22 @@ MUST_CHECK enum status inbox_rename(const struct job_files *f, const char *user,
 /* Write the note of a file; text "": remove it. */
 void inbox_note(const struct job_files *f, const char *user, const char *stored, const char *text);
 
-/* The steps of the drawing above.  Durable. */
+/* The steps of the drawing above.  Durable.  inbox_back replaces nothing: if another file has the name by now it gets one beside it
+ * (inbox_other_name), and *ret_stored is what it is called.  ST_OK, ST_NOT_FOUND, ST_INVALID: no name is free; ST_SYSTEM. */
 MUST_CHECK enum status inbox_take(const struct job_files *f, const char *user, const char *stored, char token[INBOX_TOKEN_BYTES]);
-MUST_CHECK enum status inbox_back(const struct job_files *f, const char *user, const char *stored, const char *token);
+MUST_CHECK enum status inbox_back(const struct job_files *f, const char *user, const char *stored, const char *token,
+                                  char ret_stored[SFTP_NAME_BYTES]);
+/* The note of a file that went back: why, and what it was called if it has another name now. */
+void inbox_note_return(const struct job_files *f, const char *user, const char *stored, const char *back, const char *why);
 void inbox_drop(const struct job_files *f, const char *user, const char *stored, const char *token);
 /* Give what was taken a second name: that of a spool file.  No byte is copied. */
 MUST_CHECK enum status inbox_link(const struct job_files *f, const char *user, const char *stored, const char *token, const char *spool);
 
-/* known(user, token): a job has that key.  Also writes the notes that are missing. */
-void inbox_recover(const struct job_files *f, bool (*known)(const char *user, const char *token, void *arg), void *arg);
+/* What is in the folders submitting/: known(user, token) says ST_OK: a job has that key; ST_NOT_FOUND: none has; ST_AGAIN: one is being
+ * made; anything else: cannot be told now, and the file stays where it is.  ST_OK: no file was left for that reason or another; else call
+ * it again later. */
+MUST_CHECK enum status inbox_recover(const struct job_files *f, enum status (*known)(const char *user, const char *token, void *arg), void *arg);
+/* At the start, when nobody writes: the notes that are missing. */
+void inbox_add_notes(const struct job_files *f);
 
 #endif

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "beneath.h"
 #include "log.h"
 
 enum { LOCK_WAIT_MS = 5000 };
@@ -29,16 +30,10 @@ static enum status failed(const char *what)
     return ST_SYSTEM;
 }
 
-/* Make a folder if it is missing, and open it. */
-static int open_folder(int at, const char *name)
+/* A folder of the state folder itself, made if it is missing. */
+static int open_own_folder(const struct job_files *f, const char *name)
 {
-    if (mkdirat(at, name, 0700) == 0) {
-        if (fsync(at) != 0)
-            return -1;
-    } else if (errno != EEXIST) {
-        return -1;
-    }
-    return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return beneath_folder(f->state_fd, &name, 1, true);
 }
 
 static enum status check_file_system(int fd, const char *path, struct error *err)
@@ -121,7 +116,7 @@ enum status job_files_open(const char *state_dir, struct job_files *ret_files, s
         if (st != ST_OK)
             goto out;
         st = ST_SYSTEM;
-        f.lock_fd = openat(f.state_fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+        f.lock_fd = beneath_open(f.state_fd, "lock", O_RDWR | O_CREAT, 0600);
     }
     if (f.lock_fd >= 0 && !lock_folder(f.lock_fd)) {
         error_set(err, ERR_BUSY, "state-dir", "another gateway uses %s", state_dir);
@@ -129,8 +124,8 @@ enum status job_files_open(const char *state_dir, struct job_files *ret_files, s
         goto out;
     }
     if (f.lock_fd >= 0) {
-        f.spool_fd = open_folder(f.state_fd, "spool");
-        f.files_fd = open_folder(f.state_fd, "files");
+        f.spool_fd = open_own_folder(&f, "spool");
+        f.files_fd = open_own_folder(&f, "files");
     }
     if (f.files_fd < 0 || f.spool_fd < 0) {
         error_set(err, ERR_INTERNAL, "state-dir", "%s: %s", state_dir, strerror(errno));
@@ -158,7 +153,7 @@ void job_files_close(struct job_files *f)
 enum status job_files_spool(struct job_files *f, char name[32], int *ret_fd)
 {
     snprintf(name, 32, "%llu.part", (unsigned long long)++f->next_spool);
-    int fd = openat(f->spool_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_APPEND, 0600);
+    int fd = beneath_open(f->spool_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0600);
 
     if (fd < 0)
         return failed("spool");
@@ -169,7 +164,7 @@ enum status job_files_spool(struct job_files *f, char name[32], int *ret_fd)
 enum status job_files_spool_sync(struct job_files *f, const char *name, uint64_t *ret_bytes)
 {
     struct stat s;
-    int fd = openat(f->spool_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = beneath_open(f->spool_fd, name, O_RDONLY, 0);
     bool ok = fd >= 0 && fstat(fd, &s) == 0 && s.st_size >= 0 &&
               fsync(fd) == 0; /* the writer has synced it already: this is quick */
 
@@ -190,20 +185,7 @@ void job_files_spool_remove(struct job_files *f, const char *name)
 static int job_folder(const struct job_files *f, const struct job_row *row, bool make)
 {
     const char *const names[] = { row->user, "jobs", row->id };
-    int at = f->files_fd;
-
-    for (int i = 0; i < 3; i++) {
-        int next = make ? open_folder(at, names[i])
-                        : openat(at, names[i], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        int saved = errno;
-        if (at != f->files_fd)
-            close(at);
-        errno = saved;
-        if (next < 0)
-            return -1;
-        at = next;
-    }
-    return at;
+    return beneath_folder(f->files_fd, names, 3, make);
 }
 
 enum status job_files_adopt(struct job_files *f, const struct job_row *row, const char *spool_name)
@@ -227,16 +209,16 @@ enum status job_files_job(const struct job_files *f, const struct job_row *row, 
 
     if (folder < 0)
         return errno == ENOENT ? ST_NOT_FOUND : failed("job_folder");
-    int fd = openat(folder, file_names[which], (to_write ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_CLOEXEC);
+    int fd = beneath_open(folder, file_names[which], to_write ? O_RDWR : O_RDONLY, 0);
     if (fd < 0 && errno == ENOENT && make) {
-        fd = openat(folder, file_names[which], O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+        fd = beneath_open(folder, file_names[which], O_RDWR | O_CREAT, 0600);
         if (fd >= 0 && fsync(folder) != 0) {
             close(fd);
             fd = -1;
         }
         if (fd >= 0 && !to_write) { /* the other side must not get a descriptor it could write through */
             close(fd);
-            fd = openat(folder, file_names[which], O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+            fd = beneath_open(folder, file_names[which], O_RDONLY, 0);
         }
     }
     int saved = errno;

@@ -72,7 +72,7 @@ static void on_control(struct jobs *j)
 static void on_job_end(const struct job_row *row, void *arg)
 {
     uint8_t buffer[512];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     (void)arg;
     door_put_str(&w, span_str(row->id));
@@ -80,7 +80,7 @@ static void on_job_end(const struct job_row *row, void *arg)
     door_put_str(&w, span_str(job_state_name(row->state)));
     door_put_u64(&w, row->n_lines);
     door_put_u64(&w, row->n_failed);
-    if (door_send(FD_CONTROL, &(struct door_message){ .type = DOOR_JOB_ENDED, .body = door_written(&w), .fd = -1 }) != ST_OK)
+    if (door_send(FD_CONTROL, &(struct door_message){ .type = DOOR_JOB_ENDED, .body = byte_writer_written(&w), .fd = -1 }) != ST_OK)
         log_error("hook", "job=%s dropped=listener_busy", row->id);
 }
 

@@ -186,14 +186,14 @@ static void make_room(struct listener *l, const uint8_t source[16])
 static enum status announce(struct listener *l, uint64_t number, const char *peer, int door)
 {
     uint8_t buffer[256];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     if (l->control < 0)
         return ST_GONE;
     door_put_u64(&w, number);
     door_put_str(&w, span_str(peer));
     return door_send(l->control,
-                     &(struct door_message){ .type = DOOR_CONNECTION, .body = door_written(&w), .fd = door });
+                     &(struct door_message){ .type = DOOR_CONNECTION, .body = byte_writer_written(&w), .fd = door });
 }
 
 /* Start the process of a connection.  If that fails the connection is dropped. */

@@ -11,13 +11,13 @@
 #include "connection.h"
 #include "log.h"
 
-enum status connection_ask_now(struct connection *c, enum door_type type, const struct door_writer *body,
+enum status connection_ask_now(struct connection *c, enum door_type type, const struct byte_writer *body,
                                struct door_message *ret_reply)
 {
     struct door_message m = { .type = type,
                               .op = DOOR_LOGIN_OP,
                               .serial = c->probes + c->tries,
-                              .body = door_written(body),
+                              .body = byte_writer_written(body),
                               .fd = -1 };
 
     if (c->door_gone || door_send(c->door, &m) != ST_OK ||
@@ -36,7 +36,7 @@ enum status connection_ask_now(struct connection *c, enum door_type type, const 
 }
 
 /* Type and base64 blob of a plain public key into w.  false: not one we take. */
-static bool put_key(struct door_writer *w, ssh_key key)
+static bool put_key(struct byte_writer *w, ssh_key key)
 {
     const char *type = ssh_key_type_to_char(ssh_key_type(key));
     char *blob = NULL;
@@ -49,7 +49,7 @@ static bool put_key(struct door_writer *w, ssh_key key)
     return !w->failed;
 }
 
-static int on_probe(struct connection *c, const struct door_writer *w)
+static int on_probe(struct connection *c, const struct byte_writer *w)
 {
     struct door_message reply;
 
@@ -60,7 +60,7 @@ static int on_probe(struct connection *c, const struct door_writer *w)
     return connection_ask_now(c, DOOR_KEY_PROBE, w, &reply) == ST_OK ? SSH_AUTH_SUCCESS : SSH_AUTH_DENIED;
 }
 
-static int on_valid(struct connection *c, struct door_writer *w, const char *ssh_user)
+static int on_valid(struct connection *c, struct byte_writer *w, const char *ssh_user)
 {
     struct door_message reply;
 
@@ -86,7 +86,7 @@ static int on_pubkey(ssh_session session, const char *user, struct ssh_key_struc
 {
     struct connection *c = arg;
     uint8_t buffer[20 << 10];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     (void)session;
     if (c->logged_in || c->give_up)

@@ -12,7 +12,7 @@
 
 /* --- replies --------------------------------------------------------------------------------------- */
 
-void sftp_reply(struct sftp *s, struct sftp_writer *w)
+void sftp_reply(struct sftp *s, struct byte_writer *w)
 {
     if (!s->backend->output(s->arg, sftp_end(w)))
         s->broken = true;
@@ -20,7 +20,7 @@ void sftp_reply(struct sftp *s, struct sftp_writer *w)
 
 void sftp_reply_status(struct sftp *s, uint32_t id, enum sftp_code code, const char *sentence)
 {
-    struct sftp_writer w = { .at = s->out, .capacity = sizeof s->out };
+    struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
 
     sftp_begin(&w, SFTP_STATUS_REPLY, id);
     sftp_put_u32(&w, code);
@@ -38,7 +38,7 @@ static void refuse(struct sftp *s, uint32_t id, enum sftp_code code, const char 
 
 static void reply_attrs(struct sftp *s, uint32_t id, const struct sftp_attrs *a)
 {
-    struct sftp_writer w = { .at = s->out, .capacity = sizeof s->out };
+    struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
 
     sftp_begin(&w, SFTP_ATTRS_REPLY, id);
     sftp_put_attrs(&w, a);
@@ -47,7 +47,7 @@ static void reply_attrs(struct sftp *s, uint32_t id, const struct sftp_attrs *a)
 
 void sftp_reply_handle(struct sftp *s, uint32_t id, unsigned slot)
 {
-    struct sftp_writer w = { .at = s->out, .capacity = sizeof s->out };
+    struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
 
     sftp_begin(&w, SFTP_HANDLE_REPLY, id);
     sftp_put_u32(&w, SFTP_HANDLE_BYTES);
@@ -165,7 +165,7 @@ static bool tell_refused(struct sftp *s, const struct sftp_place *place)
 static void on_init(struct sftp *s)
 {
     static const char *const extensions[] = { "posix-rename@openssh.com", "fsync@openssh.com", "limits@openssh.com" };
-    struct sftp_writer w = { .at = s->out, .capacity = sizeof s->out };
+    struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
 
     s->began = true;
     sftp_begin(&w, SFTP_VERSION_REPLY, SFTP_VERSION);
@@ -178,7 +178,7 @@ static void on_init(struct sftp *s)
 
 static void on_realpath(struct sftp *s, const struct sftp_request *q)
 {
-    struct sftp_writer w = { .at = s->out, .capacity = sizeof s->out };
+    struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
     char path[SFTP_PATH_BYTES_MAX + 2];
 
     if (sftp_path_canonical(q->path, path, sizeof path) != ST_OK) {
@@ -364,7 +364,7 @@ static void on_remove(struct sftp *s, const struct sftp_request *q)
 
 static void on_extended(struct sftp *s, const struct sftp_request *q, struct sftp_handle *h)
 {
-    struct sftp_writer w = { .at = s->out, .capacity = sizeof s->out };
+    struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
 
     if (q->extension == SFTP_EXT_POSIX_RENAME) {
         on_rename(s, q);

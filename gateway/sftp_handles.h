@@ -51,7 +51,7 @@ void sftp_handle_close(struct sftp_handle *h);
 /* Replies. */
 void sftp_reply_status(struct sftp *s, uint32_t id, enum sftp_code code, const char *sentence);
 void sftp_reply_handle(struct sftp *s, uint32_t id, unsigned slot);
-void sftp_reply(struct sftp *s, struct sftp_writer *w);
+void sftp_reply(struct sftp *s, struct byte_writer *w);
 /* What attributes a place shows. */
 struct sftp_attrs sftp_attrs_of(const struct sftp_place *place, bool folder, uint64_t size, uint64_t mtime_s);
 

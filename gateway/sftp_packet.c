@@ -180,36 +180,25 @@ enum status sftp_parse(struct span packet, struct sftp_request *ret_request)
 
 /* --- making ---------------------------------------------------------------------------------------- */
 
-static void put(struct sftp_writer *w, const void *at, size_t n)
-{
-    if (w->failed || n > w->capacity - w->n) {
-        w->failed = true;
-        return;
-    }
-    if (n > 0)
-        memcpy(w->at + w->n, at, n);
-    w->n += n;
-}
-
-void sftp_put_u32(struct sftp_writer *w, uint32_t v)
+void sftp_put_u32(struct byte_writer *w, uint32_t v)
 {
     const uint8_t bytes[4] = { (uint8_t)(v >> 24), (uint8_t)(v >> 16), (uint8_t)(v >> 8), (uint8_t)v };
-    put(w, bytes, sizeof bytes);
+    byte_writer_put(w, bytes, sizeof bytes);
 }
 
-void sftp_put_u64(struct sftp_writer *w, uint64_t v)
+void sftp_put_u64(struct byte_writer *w, uint64_t v)
 {
     sftp_put_u32(w, (uint32_t)(v >> 32));
     sftp_put_u32(w, (uint32_t)v);
 }
 
-void sftp_put_string(struct sftp_writer *w, struct span s)
+void sftp_put_string(struct byte_writer *w, struct span s)
 {
     sftp_put_u32(w, (uint32_t)s.n);
-    put(w, s.at, s.n);
+    byte_writer_put(w, s.at, s.n);
 }
 
-void sftp_put_attrs(struct sftp_writer *w, const struct sftp_attrs *a)
+void sftp_put_attrs(struct byte_writer *w, const struct sftp_attrs *a)
 {
     sftp_put_u32(w, (a->has_size ? ATTR_SIZE : 0u) | (a->has_mode ? ATTR_PERMISSIONS : 0u) | (a->has_times ? ATTR_ACMODTIME : 0u));
     if (a->has_size)
@@ -222,17 +211,17 @@ void sftp_put_attrs(struct sftp_writer *w, const struct sftp_attrs *a)
     }
 }
 
-void sftp_begin(struct sftp_writer *w, enum sftp_type type, uint32_t id)
+void sftp_begin(struct byte_writer *w, enum sftp_type type, uint32_t id)
 {
     const uint8_t byte = (uint8_t)type;
 
     w->n = 0;
     sftp_put_u32(w, 0);
-    put(w, &byte, 1);
+    byte_writer_put(w, &byte, 1);
     sftp_put_u32(w, id);
 }
 
-struct span sftp_end(struct sftp_writer *w)
+struct span sftp_end(struct byte_writer *w)
 {
     assert(!w->failed && w->n >= 4 && w->n - 4 <= SFTP_PACKET_BYTES_MAX);
     size_t n = w->n;

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "byte_writer.h"
 #include "span.h"
 #include "status.h"
 
@@ -93,20 +94,14 @@ struct sftp_request {
  * ST_CORRUPT: not even an id. */
 MUST_CHECK enum status sftp_parse(struct span packet, struct sftp_request *ret_request);
 
-/* One packet being made.  A writer that runs out of room is `failed`. */
-struct sftp_writer {
-    uint8_t *at;
-    size_t n, capacity;
-    bool failed;
-};
-
-void sftp_begin(struct sftp_writer *w, enum sftp_type type, uint32_t id);
-void sftp_put_u32(struct sftp_writer *w, uint32_t v);
-void sftp_put_u64(struct sftp_writer *w, uint64_t v);
-void sftp_put_string(struct sftp_writer *w, struct span s);
-void sftp_put_attrs(struct sftp_writer *w, const struct sftp_attrs *a);
+/* One packet being made. */
+void sftp_begin(struct byte_writer *w, enum sftp_type type, uint32_t id);
+void sftp_put_u32(struct byte_writer *w, uint32_t v);
+void sftp_put_u64(struct byte_writer *w, uint64_t v);
+void sftp_put_string(struct byte_writer *w, struct span s);
+void sftp_put_attrs(struct byte_writer *w, const struct sftp_attrs *a);
 /* Fills in the length; the packet. */
-struct span sftp_end(struct sftp_writer *w);
+struct span sftp_end(struct byte_writer *w);
 
 uint32_t sftp_u32(const uint8_t *at);
 

@@ -149,6 +149,27 @@ void inbox_stored_name(const char *name, char to[SFTP_NAME_BYTES])
     snprintf(to, SFTP_NAME_BYTES, "%.*s%s", SFTP_NAME_BYTES - (int)sizeof INCOMPLETE, name, as_it_is ? "" : INCOMPLETE);
 }
 
+void inbox_other_name(const char *stored, unsigned n, char to[SFTP_NAME_BYTES])
+{
+    static const char *const endings[] = { INCOMPLETE, ".filepart", ".part", ".tmp" };
+    const char *end = "";
+    size_t most = INBOX_NAME_BYTES_MAX - strlen("~99");
+
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0] && end[0] == '\0'; i++) {
+        if (ends_with(stored, endings[i]))
+            end = endings[i];
+    }
+    size_t base = strlen(stored) - strlen(end);
+    if (strcmp(end, INCOMPLETE) != 0)
+        most -= strlen(end); /* its ending is a part of its name */
+    if (base > most) {
+        base = most;
+        while (base > 0 && ((unsigned char)stored[base] & 0xc0) == 0x80)
+            base--; /* not in the middle of a character */
+    }
+    snprintf(to, SFTP_NAME_BYTES, "%.*s~%u%s", (int)base, stored, n, end);
+}
+
 void inbox_note_name(const char *stored, char to[SFTP_NAME_BYTES])
 {
     const char *end = ends_with(stored, INCOMPLETE) ? ".txt" : NOTE;
@@ -166,6 +187,8 @@ void inbox_job_name(const char *name, char *to, size_t bytes)
         if (n > m && memcmp(name + n - m, endings[i], m) == 0)
             n -= m;
     }
+    if (span_is(span_of(name, n), "last")) /* what the newest job is called */
+        n = strlen(name) > n ? strlen(name) : 0;
     if (n >= bytes || !utf8_valid(span_of(name, n)))
         n = 0;
     memcpy(to, name, n);

@@ -62,9 +62,12 @@ bool inbox_name_is_note(const char *name);
 bool inbox_name_writable(const char *name);
 /* Under which name it is stored. */
 void inbox_stored_name(const char *name, char to[SFTP_NAME_BYTES]);
+/* A stored name beside that one, for n from 1 to 99: NAME~1.incomplete, x~1.part; shortened so that it still is a name that can be written. */
+void inbox_other_name(const char *stored, unsigned n, char to[SFTP_NAME_BYTES]);
 /* The note beside a stored name. */
 void inbox_note_name(const char *stored, char to[SFTP_NAME_BYTES]);
-/* What a job made of it is called: the name without .jsonl, .gz and the like; "" when that is no fit name of a job. */
+/* What a job made of it is called: the name without .jsonl, .gz and the like, but `last.jsonl` as a whole, as `last` is the newest job;
+ * "" when that is no fit name of a job. */
 void inbox_job_name(const char *name, char *to, size_t bytes);
 
 #endif

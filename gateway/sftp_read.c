@@ -18,7 +18,7 @@ enum { LIST_ENTRIES = 128, LONGNAME_BYTES = 400, ENTRY_BYTES_MAX = 1024, HALF_YE
 
 void sftp_do_read(struct sftp *s, uint32_t id, struct sftp_handle *h, uint64_t offset, uint32_t length)
 {
-    struct sftp_writer w = { .at = s->out, .capacity = sizeof s->out };
+    struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
     struct stat st;
     char why[160];
     uint64_t end = h->length;
@@ -100,7 +100,7 @@ void sftp_do_write(struct sftp *s, const struct sftp_request *q, struct sftp_han
 
 enum status sftp_put_entry(const struct sftp_entry *e, uint8_t *to, size_t bytes, size_t *ret_n)
 {
-    struct door_writer w = { .at = to, .capacity = bytes };
+    struct byte_writer w = { .at = to, .capacity = bytes };
 
     door_put_u32(&w, e->folder);
     door_put_u64(&w, e->size);
@@ -148,7 +148,7 @@ static struct sftp_place entry_place(const struct sftp_place *folder, const stru
 
 void sftp_do_readdir(struct sftp *s, uint32_t id, struct sftp_handle *h)
 {
-    struct sftp_writer w = { .at = s->out, .capacity = sizeof s->out };
+    struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
     uint32_t n = 0;
     char text[LONGNAME_BYTES];
 
@@ -177,7 +177,7 @@ void sftp_do_readdir(struct sftp *s, uint32_t id, struct sftp_handle *h)
         sftp_reply_status(s, id, SFTP_EOF, "end of the folder");
         return;
     }
-    struct sftp_writer count = { .at = s->out + 9, .capacity = 4 };
+    struct byte_writer count = { .at = s->out + 9, .capacity = 4 };
     sftp_put_u32(&count, n);
     sftp_reply(s, &w);
 }

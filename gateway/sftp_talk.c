@@ -64,14 +64,14 @@ static void on_closed(void *arg, const struct sftp_place *place, uint64_t bytes_
              log_quote(job, sizeof job, place->job), log_quote(quoted, sizeof quoted, place->name), (unsigned long long)bytes_read);
 }
 
-void sftp_talk_put_place(struct door_writer *w, const struct sftp_place *p)
+void sftp_talk_put_place(struct byte_writer *w, const struct sftp_place *p)
 {
     door_put_u32(w, p->kind);
     door_put_str(w, span_str(p->job));
     door_put_str(w, span_str(p->name));
 }
 
-void sftp_talk_ask(struct sftp_talk *s, enum sftp_stage stage, enum door_type type, const struct door_writer *w)
+void sftp_talk_ask(struct sftp_talk *s, enum sftp_stage stage, enum door_type type, const struct byte_writer *w)
 {
     s->stage = stage;
     talk_ask(s->talk, type, w, -1);
@@ -87,7 +87,7 @@ static void on_ask(void *arg, const struct sftp_question *q)
 {
     struct sftp_talk *s = arg;
     uint8_t buffer[2048];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     char stored[SFTP_NAME_BYTES];
 
     s->question = *q;

@@ -117,7 +117,7 @@ static bool packed(int fd)
 static void keep(struct sftp_talk *s, const char *note, const struct error *err)
 {
     uint8_t buffer[2048];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     s->refused = err != NULL;
     if (err != NULL)
@@ -141,7 +141,7 @@ static void keep_refused(struct sftp_talk *s, enum error_code code, const char *
 static void submit(struct sftp_talk *s, bool as_it_is)
 {
     uint8_t buffer[1024];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     door_put_str(&w, span_str(s->stored));
     door_put_str(&w, span_str(s->final));
@@ -176,7 +176,7 @@ void sftp_upload_finish(struct sftp_talk *s)
 void sftp_upload_rename(struct sftp_talk *s)
 {
     uint8_t buffer[1024];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     inbox_stored_name(s->question.place.name, s->stored);
     snprintf(s->final, sizeof s->final, "%s", s->question.to.name);
@@ -227,7 +227,7 @@ static enum status unpacked(void *arg, struct span data, struct error *err)
 static void give_back(struct sftp_talk *s, const struct error *err)
 {
     uint8_t buffer[2048];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     char why[ERROR_MESSAGE_BYTES + ERROR_PARAM_BYTES + 64];
 
     s->refused = true;
@@ -242,7 +242,7 @@ static void give_back(struct sftp_talk *s, const struct error *err)
 static void end_unpacking(struct sftp_talk *s)
 {
     uint8_t buffer[16];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     struct error err;
     enum status st = unpack_end(s->unpack, &err);
 
@@ -304,6 +304,12 @@ static void on_source(struct sftp_talk *s, int fd)
     s->source = fd >= 0 ? dup(fd) : -1;
     if (s->source < 0 || fstat(s->source, &st) != 0) {
         error_set(&err, ERR_INTERNAL, NULL, "the file cannot be read");
+        answer(s, &err, false);
+        return;
+    }
+    connection_wind_watchdog();
+    if (fsync(s->source) != 0) { /* here, where it holds up nobody else: the jobs process then finds nothing left to write */
+        error_set(&err, ERR_INTERNAL, NULL, "the file cannot be written to disk: %s", strerror(errno));
         answer(s, &err, false);
         return;
     }

@@ -58,8 +58,8 @@ void sftp_upload_step(struct sftp_talk *s);
 void sftp_upload_deinit(struct sftp_talk *s);
 
 /* sftp_talk.c */
-void sftp_talk_ask(struct sftp_talk *s, enum sftp_stage stage, enum door_type type, const struct door_writer *w);
-void sftp_talk_put_place(struct door_writer *w, const struct sftp_place *p);
+void sftp_talk_ask(struct sftp_talk *s, enum sftp_stage stage, enum door_type type, const struct byte_writer *w);
+void sftp_talk_put_place(struct byte_writer *w, const struct sftp_place *p);
 void sftp_talk_answer(struct sftp_talk *s, const struct sftp_answer *a);
 /* A line on the client's standard error.  what: a name, or NULL. */
 void sftp_talk_say(struct sftp_talk *s, const char *what, const char *sentence);

@@ -235,14 +235,14 @@ void talk_stop(struct talk *t)
         c->door_gone = true;
 }
 
-void talk_ask(struct talk *t, enum door_type type, const struct door_writer *body, int fd)
+void talk_ask(struct talk *t, enum door_type type, const struct byte_writer *body, int fd)
 {
     struct connection *c = t->connection;
     struct door_message m = { .type = type, .op = t->op, .serial = ++t->serial, .fd = fd };
     struct error err;
 
     if (body != NULL)
-        m.body = door_written(body);
+        m.body = byte_writer_written(body);
     if (body != NULL && body->failed) {
         error_set(&err, ERR_LIMIT_EXCEEDED, NULL, "the options of the command are over the limit of %d bytes",
                   DOOR_PACKET_BYTES);

@@ -123,7 +123,7 @@ void talk_fail_as(struct talk *t, const struct error *err, enum exit_code code);
 /* Whatever is open with (b) ends; a reply that is on its way is dropped. */
 void talk_stop(struct talk *t);
 /* Put a request to (b); the body is borrowed.  fd: sent along, stays the caller's; -1 none. */
-void talk_ask(struct talk *t, enum door_type type, const struct door_writer *body, int fd);
+void talk_ask(struct talk *t, enum door_type type, const struct byte_writer *body, int fd);
 
 /* --- for connection.c -------------------------------------------------------------------------- */
 

@@ -192,7 +192,7 @@ static void print_json(struct talk *t, const json_t *value)
 static void ask_job(struct talk *t, enum door_type type)
 {
     uint8_t buffer[1024];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     door_put_str(&w, span_str(job_argument(t)));
     talk_ask(t, type, &w, -1);
@@ -238,7 +238,7 @@ static void job_reply(struct talk *t, struct door_reader *r, int fd)
 static void start_list(struct talk *t)
 {
     uint8_t buffer[8];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     door_put_u32(&w, t->call.has[OPT_ALL]);
     talk_ask(t, DOOR_LIST, &w, -1);
@@ -302,7 +302,7 @@ static void get_watch(struct talk *t, struct door_reader *r, uint64_t *ret_outpu
 static void ask_watch(struct talk *t, const char *job, uint64_t seen, uint32_t wait_ms)
 {
     uint8_t buffer[1024];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     door_put_str(&w, span_str(job));
     door_put_u64(&w, seen);
@@ -384,7 +384,7 @@ static enum door_file file_of(const struct talk *t)
 static void ask_file(struct talk *t, const char *job, enum door_file file)
 {
     uint8_t buffer[1024];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     door_put_str(&w, span_str(job));
     door_put_u32(&w, file);
@@ -453,7 +453,7 @@ void job_follow_output(struct talk *t, const char *id)
 static void ask_order(struct talk *t)
 {
     uint8_t buffer[1024];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     t->stage = STAGE_ORDERING;
     door_put_str(&w, span_str(t->job));

@@ -70,7 +70,7 @@ static void start_whoami(struct talk *t)
 static void ask_list(struct talk *t)
 {
     uint8_t buffer[8];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     door_put_u32(&w, 0);
     talk_ask(t, DOOR_LIST, &w, -1);
@@ -102,7 +102,7 @@ static void home_reply(struct talk *t, struct door_reader *r, int fd)
 static void ask_pool(struct talk *t)
 {
     uint8_t buffer[8];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     door_put_u32(&w, t->call.verb->id == VERB_MODELS ? DOOR_POOL_MODELS : DOOR_POOL_STATUS);
     talk_ask(t, DOOR_POOL, &w, -1);
@@ -190,7 +190,7 @@ static void pool_reply(struct talk *t, struct door_reader *r, int fd)
 static void ask_tokenize(struct talk *t)
 {
     uint8_t buffer[NAME_BYTES_MAX + 64];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     door_put_str(&w, span_str(t->call.has[OPT_MODEL] ? t->call.text[OPT_MODEL] : ""));
     door_put_u32(&w, t->call.has[OPT_SPECIAL]);

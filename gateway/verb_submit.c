@@ -57,7 +57,7 @@ static bool prepare_input(struct talk *t)
 static void start_submit(struct talk *t)
 {
     uint8_t buffer[2048];
-    struct door_writer w = {.at = buffer, .capacity = sizeof buffer};
+    struct byte_writer w = {.at = buffer, .capacity = sizeof buffer};
     struct door_submit s = {.name = option_text(t, OPT_NAME),
                             .key = option_text(t, OPT_KEY),
                             .model = option_text(t, OPT_MODEL),
@@ -130,7 +130,7 @@ static void write_input(struct talk *t, struct span data)
 static void upload_end(struct talk *t)
 {
     uint8_t buffer[16];
-    struct door_writer w = {.at = buffer, .capacity = sizeof buffer};
+    struct byte_writer w = {.at = buffer, .capacity = sizeof buffer};
     struct error err;
 
     enum status st = unpack_end(t->unpack, &err);

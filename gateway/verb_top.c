@@ -21,7 +21,7 @@ struct top {
 static void look(struct talk *t)
 {
     uint8_t buffer[8];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     door_put_u32(&w, DOOR_POOL_STATUS);
     talk_ask(t, DOOR_POOL, &w, -1);

@@ -80,7 +80,7 @@ static char *fingerprint_of(const json_t *key)
 static void ask_keys(struct talk *t, enum door_keys what, const char *line)
 {
     uint8_t buffer[20 << 10];
-    struct door_writer w = {.at = buffer, .capacity = sizeof buffer};
+    struct byte_writer w = {.at = buffer, .capacity = sizeof buffer};
 
     door_put_u32(&w, what);
     door_put_str(&w, span_str(line));

@@ -35,7 +35,7 @@ static int tear_down(void **state)
 static void a_message_and_its_descriptor_arrive(void **state)
 {
     uint8_t buffer[256];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     struct door_message m;
     int fds[2];
 
@@ -45,7 +45,7 @@ static void a_message_and_its_descriptor_arrive(void **state)
     door_put_str(&w, span_str("hello"));
     door_put_u64(&w, UINT64_MAX);
     assert_false(w.failed);
-    assert_int_equal(door_send(pair[0], &(struct door_message){ DOOR_LIST, 3, 9, door_written(&w), fds[1] }), ST_OK);
+    assert_int_equal(door_send(pair[0], &(struct door_message){ DOOR_LIST, 3, 9, byte_writer_written(&w), fds[1] }), ST_OK);
     assert_int_equal(door_receive(pair[1], packet, &m), ST_OK);
     assert_int_equal(m.type, DOOR_LIST);
     assert_int_equal(m.op, 3);
@@ -124,7 +124,7 @@ static void extra_descriptors_do_not_stay(void **state)
 static void a_writer_that_is_full_says_so(void **state)
 {
     uint8_t buffer[8];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     (void)state;
     door_put_u32(&w, 1);
@@ -138,14 +138,14 @@ static void texts_of_any_length(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        struct door_writer w = { .at = packet, .capacity = sizeof packet };
+        struct byte_writer w = { .at = packet, .capacity = sizeof packet };
         char *text = malloc(sizes[i] + 1), *back = NULL;
         size_t n = 0;
         int fd = -1;
         memset(text, 't', sizes[i]);
         assert_int_equal(door_put_text(&w, span_of(text, sizes[i]), &fd), ST_OK);
         assert_int_equal(fd >= 0, sizes[i] > DOOR_INLINE_BYTES);
-        struct door_reader r = { .left = door_written(&w) };
+        struct door_reader r = { .left = byte_writer_written(&w) };
         assert_int_equal(door_get_text(&r, fd, &back, &n), ST_OK);
         assert_true(door_read_all(&r));
         assert_int_equal(n, sizes[i]);
@@ -155,15 +155,15 @@ static void texts_of_any_length(void **state)
         free(back);
         free(text);
     }
-    struct door_writer w = { .at = packet, .capacity = sizeof packet };
+    struct byte_writer w = { .at = packet, .capacity = sizeof packet };
     char *back = NULL;
     size_t n = 0;
     door_put_u32(&w, DOOR_TEXT_IN_FD);
-    struct door_reader r = { .left = door_written(&w) };
+    struct door_reader r = { .left = byte_writer_written(&w) };
     assert_int_equal(door_get_text(&r, -1, &back, &n), ST_CORRUPT); /* promised, but no descriptor came */
     int pipes[2];
     assert_int_equal(pipe(pipes), 0);
-    r = (struct door_reader){ .left = door_written(&w) };
+    r = (struct door_reader){ .left = byte_writer_written(&w) };
     assert_int_equal(door_get_text(&r, pipes[0], &back, &n), ST_CORRUPT); /* a pipe could make us wait */
     close(pipes[0]);
     close(pipes[1]);

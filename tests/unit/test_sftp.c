@@ -124,12 +124,12 @@ static void names_say_where_they_are_stored(void **state)
 
 struct packet {
     uint8_t at[4 + 70000];
-    struct sftp_writer w;
+    struct byte_writer w;
 };
 
 static void begin(struct packet *p, enum sftp_type type, uint32_t id)
 {
-    p->w = (struct sftp_writer){ .at = p->at, .capacity = sizeof p->at };
+    p->w = (struct byte_writer){ .at = p->at, .capacity = sizeof p->at };
     sftp_begin(&p->w, type, id);
 }
 
@@ -379,7 +379,7 @@ static void put_random_packet(uint8_t *to, size_t *n)
                                          "../../etc/passwd", "inbox/c.part" };
     static const uint8_t types[] = { SFTP_OPEN, SFTP_CLOSE, SFTP_READ, SFTP_WRITE, SFTP_STAT, SFTP_FSTAT, SFTP_OPENDIR, SFTP_READDIR, SFTP_REMOVE,
                                      SFTP_REALPATH, SFTP_RENAME, SFTP_FSETSTAT, SFTP_MKDIR, 60 };
-    struct sftp_writer w = { .at = to + *n, .capacity = STREAM_BYTES - *n };
+    struct byte_writer w = { .at = to + *n, .capacity = STREAM_BYTES - *n };
     uint8_t handle[8] = { 0, 0, 0, (uint8_t)random_below(&dice, 4), 0, 0, 0, (uint8_t)(1 + random_below(&dice, 3)) }, data[300] = "{}\n";
     uint8_t type = types[random_below(&dice, sizeof types)];
     struct span path = span_str(paths[random_below(&dice, 10)]);

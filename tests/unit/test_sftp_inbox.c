@@ -13,6 +13,7 @@
 #include "gateway/inbox.h"
 #include "gateway/sftp_upload.h"
 #include "limits.h"
+#include "log.h"
 
 static char state_dir[] = "/tmp/weir-test-inbox.XXXXXX";
 static struct job_files files;
@@ -97,11 +98,17 @@ static void a_note_goes_with_its_file(void **state)
 
 static char known_token[INBOX_TOKEN_BYTES];
 
-static bool known(const char *user, const char *token, void *arg)
+/* arg: what the store says of a token that is no job's. */
+static enum status known(const char *user, const char *token, void *arg)
 {
-    (void)arg;
     assert_string_equal(user, "ann");
-    return strcmp(token, known_token) == 0;
+    return strcmp(token, known_token) == 0 ? ST_OK : *(enum status *)arg;
+}
+
+static void recover(enum status of_others, enum status result)
+{
+    assert_int_equal(inbox_recover(&files, known, &of_others), result);
+    inbox_add_notes(&files);
 }
 
 static void what_was_being_submitted_is_a_job_or_goes_back(void **state)
@@ -131,14 +138,122 @@ static void what_was_being_submitted_is_a_job_or_goes_back(void **state)
     assert_int_equal(s.st_nlink, 2);
     /* it is a job, the next start finds that; the others are none */
     memcpy(known_token, a, sizeof known_token);
-    inbox_recover(&files, known, NULL);
+    recover(ST_NOT_FOUND, ST_OK);
     assert_false(there("a.incomplete"));
     assert_true(there("b.incomplete") && there("b.incomplete.txt") && there("c.incomplete"));
     assert_true(there("half.incomplete.txt"));
     assert_int_equal(fstatat(files.spool_fd, spool, &s, 0), 0);
     assert_int_equal(s.st_nlink, 1);
-    inbox_recover(&files, known, NULL); /* again: nothing more happens */
+    recover(ST_NOT_FOUND, ST_OK); /* again: nothing more happens */
     assert_true(there("b.incomplete") && !there("a.incomplete"));
+}
+
+static void what_the_store_cannot_tell_stays_until_it_can(void **state)
+{
+    char token[INBOX_TOKEN_BYTES];
+
+    (void)state;
+    known_token[0] = '\0';
+    put("a.incomplete", "one");
+    assert_int_equal(inbox_take(&files, "ann", "a.incomplete", token), ST_OK);
+    recover(ST_SYSTEM, ST_SYSTEM);
+    recover(ST_AGAIN, ST_OK); /* a job is being made of it */
+    assert_false(there("a.incomplete") || there("a.incomplete.txt"));
+    recover(ST_NOT_FOUND, ST_OK);
+    assert_true(there("a.incomplete") && there("a.incomplete.txt"));
+}
+
+static void read_back(const char *stored, const char *text)
+{
+    char got[256] = { 0 };
+    int fd = -1;
+
+    assert_int_equal(inbox_open(&files, "ann", stored, INBOX_READ, &fd), ST_OK);
+    assert_int_equal(read(fd, got, sizeof got - 1), strlen(text));
+    assert_string_equal(got, text);
+    close(fd);
+}
+
+static void a_file_that_goes_back_replaces_no_newer_one(void **state)
+{
+    char tokens[3][INBOX_TOKEN_BYTES], back[SFTP_NAME_BYTES];
+    static const char *const texts[] = { "first", "second", "third" };
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        put("a.jsonl.incomplete", texts[i]);
+        assert_int_equal(inbox_take(&files, "ann", "a.jsonl.incomplete", tokens[i]), ST_OK);
+    }
+    put("a.jsonl.incomplete", "newest");
+    assert_int_equal(inbox_back(&files, "ann", "a.jsonl.incomplete", tokens[0], back), ST_OK);
+    assert_string_equal(back, "a.jsonl~1.incomplete");
+    inbox_note_return(&files, "ann", "a.jsonl.incomplete", back, "Why.\n");
+    assert_int_equal(inbox_back(&files, "ann", "a.jsonl.incomplete", tokens[1], back), ST_OK);
+    read_back("a.jsonl.incomplete", "newest");
+    read_back("a.jsonl~1.incomplete", "first");
+    read_back("a.jsonl~2.incomplete", "second");
+    read_back("a.jsonl~1.incomplete.txt", "Why.\nIt was a.jsonl.incomplete; another file has that name by now.\n");
+    assert_int_equal(inbox_remove(&files, "ann", "a.jsonl.incomplete"), ST_OK);
+    assert_int_equal(inbox_back(&files, "ann", "a.jsonl.incomplete", tokens[2], back), ST_OK);
+    assert_string_equal(back, "a.jsonl.incomplete");
+    assert_int_equal(inbox_back(&files, "ann", "a.jsonl.incomplete", tokens[2], back), ST_NOT_FOUND);
+}
+
+/* Each name that may be written, through everything that can be done to it. */
+static void a_name_of_any_length_that_may_be_written_can_be_taken_noted_and_recovered(void **state)
+{
+    static const char *const ends[] = { "", ".part", ".filepart", ".tmp", ".incomplete", ".jsonl.gz", "\xc3\xa9" };
+    char name[512], stored[SFTP_NAME_BYTES], note[SFTP_NAME_BYTES], token[INBOX_TOKEN_BYTES], again[INBOX_TOKEN_BYTES];
+    size_t tried = 0;
+
+    (void)state;
+    known_token[0] = '\0';
+    for (size_t e = 0; e < sizeof ends / sizeof ends[0]; e++) {
+        for (size_t n = 170; n <= 222; n++) {
+            memset(name, 'x', n - strlen(ends[e]));
+            snprintf(name + n - strlen(ends[e]), sizeof name - n, "%s", ends[e]);
+            if (!inbox_name_valid(span_str(name)) || !inbox_name_writable(name))
+                continue;
+            tried++;
+            inbox_stored_name(name, stored);
+            inbox_note_name(stored, note);
+            assert_true(inbox_name_valid(span_str(note)) && inbox_name_is_note(note));
+            put(stored, "one");
+            assert_int_equal(inbox_take(&files, "ann", stored, token), ST_OK);
+            recover(ST_NOT_FOUND, ST_OK);
+            if (!there(stored) || !there(note))
+                fail_msg("%s: not there any more, or without its note", stored);
+            assert_int_equal(inbox_take(&files, "ann", stored, token), ST_OK);
+            put(stored, "two");
+            assert_int_equal(inbox_take(&files, "ann", stored, again), ST_OK);
+            put(stored, "three");
+            recover(ST_NOT_FOUND, ST_OK);
+            for (unsigned k = 0; k <= 2; k++) {
+                char other[SFTP_NAME_BYTES];
+                snprintf(other, sizeof other, "%s", stored);
+                if (k > 0)
+                    inbox_other_name(stored, k, other);
+                assert_true(inbox_name_writable(other) && inbox_name_unfinished(other) == inbox_name_unfinished(stored));
+                if (!there(other))
+                    fail_msg("%s: not there any more", other);
+                assert_int_equal(inbox_remove(&files, "ann", other), ST_OK);
+            }
+        }
+    }
+    assert_true(tried > 200);
+}
+
+static void a_job_is_never_called_last(void **state)
+{
+    static const char *const names[][2] = { { "last.jsonl", "last.jsonl" }, { "last.jsonl.gz", "last.jsonl.gz" }, { "last", "" }, { "last.txt", "last.txt" },
+                                            { "blast.jsonl", "blast" }, { "a.jsonl", "a" } };
+    char got[64];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        inbox_job_name(names[i][0], got, sizeof got);
+        assert_string_equal(got, names[i][1]);
+    }
 }
 
 static bool whole(const char *text, size_t n)
@@ -184,8 +299,13 @@ int main(void)
         cmocka_unit_test_setup_teardown(only_regular_files_can_be_opened, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_note_goes_with_its_file, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_being_submitted_is_a_job_or_goes_back, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_the_store_cannot_tell_stays_until_it_can, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_file_that_goes_back_replaces_no_newer_one, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_name_of_any_length_that_may_be_written_can_be_taken_noted_and_recovered, set_up, tear_down),
+        cmocka_unit_test(a_job_is_never_called_last),
         cmocka_unit_test(every_cut_inside_a_line_is_seen),
     };
 
+    log_init("test", LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
