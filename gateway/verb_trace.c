@@ -11,7 +11,7 @@
 static void start_trace(struct talk *t)
 {
     uint8_t buffer[NAME_BYTES_MAX + 8];
-    struct door_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     const char *name = t->call.n_args == 1 ? t->call.args[0] : "";
     struct error err;
 
