@@ -8,8 +8,11 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,11 +21,25 @@ enum { LINE_BYTES = 2048, PROGRAM_BYTES = 32 };
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 static char program_name[PROGRAM_BYTES] = "weir";
 static enum log_level level_max = LOG_LEVEL_INFO;
+static bool to_journal; /* standard error is systemd's: a line begins with its priority, <3> to <7>, which the journal takes off */
+
+/* stream: "DEVICE:INODE" of the pipe that systemd gave; standard error may be another one by now. */
+static bool is_journal(const char *stream)
+{
+    struct stat s;
+    char own[48];
+
+    if (stream == NULL || fstat(STDERR_FILENO, &s) != 0)
+        return false;
+    snprintf(own, sizeof own, "%llu:%llu", (unsigned long long)s.st_dev, (unsigned long long)s.st_ino);
+    return strcmp(own, stream) == 0;
+}
 
 void log_init(const char *program, enum log_level level)
 {
     snprintf(program_name, sizeof(program_name), "%s", program);
     level_max = level;
+    to_journal = is_journal(getenv("JOURNAL_STREAM"));
 }
 
 int log_level_from_name(const char *name)
@@ -41,7 +58,9 @@ static size_t write_head(char *line, size_t line_bytes, enum log_level level, co
 
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &utc);
-    size_t n = strftime(line, line_bytes, "%Y-%m-%dT%H:%M:%S", &utc);
+    static const char *const priorities[] = {"<3>", "<4>", "<6>", "<7>"};
+    size_t n = to_journal ? (size_t)snprintf(line, line_bytes, "%s", priorities[level]) : 0;
+    n += strftime(line + n, line_bytes - n, "%Y-%m-%dT%H:%M:%S", &utc);
     int more = snprintf(line + n, line_bytes - n, ".%03ldZ %s %s event=%s", now.tv_nsec / 1000000,
                         level_names[level], program_name, event);
     return more < 0 ? n : n + (size_t)more < line_bytes ? n + (size_t)more : line_bytes - 1;

@@ -2,7 +2,7 @@
  *
  * `event` is a short constant word; the format that follows yields key=value pairs with units in the keys.  Values that
  * may hold spaces or quotes go through log_quote, which writes "..." with escapes.  Never log prompts, answers or keys.
- * Any thread may log; a line is one write(2). */
+ * Any thread may log; a line is one write(2).  Under systemd it begins with its priority, which the journal keeps and takes off. */
 #ifndef LOG_H
 #define LOG_H
 

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "log.h"
@@ -40,6 +41,25 @@ static void a_line_has_time_level_program_and_event(void **state)
     assert_string_equal(written + end, "warn worker/3 event=restart slot=2 reason=sigkill\n");
     CAPTURE(log_info("ready", "%s", ""));
     assert_non_null(strstr(written, "event=ready"));
+}
+
+static void a_line_for_the_journal_begins_with_its_priority(void **state)
+{
+    struct stat s;
+    char stream[64];
+
+    (void)state;
+    setenv("JOURNAL_STREAM", "1:2", 1); /* standard error is another one by now */
+    log_init("t", LOG_LEVEL_DEBUG);
+    CAPTURE(log_info("a", "x=1"));
+    assert_int_equal(written[0], '2');
+    CAPTURE(assert_int_equal(fstat(STDERR_FILENO, &s), 0);
+            snprintf(stream, sizeof(stream), "%llu:%llu", (unsigned long long)s.st_dev, (unsigned long long)s.st_ino);
+            setenv("JOURNAL_STREAM", stream, 1); log_init("t", LOG_LEVEL_DEBUG); log_info("a", "x=1"); log_error("b", "x=1"));
+    assert_memory_equal(written, "<6>2", 4);
+    assert_non_null(strstr(written, "\n<3>2"));
+    unsetenv("JOURNAL_STREAM");
+    log_init("t", LOG_LEVEL_INFO);
 }
 
 static void events_above_the_level_are_not_written(void **state)
@@ -108,6 +128,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_line_has_time_level_program_and_event),
+        cmocka_unit_test(a_line_for_the_journal_begins_with_its_priority),
         cmocka_unit_test(events_above_the_level_are_not_written),
         cmocka_unit_test(control_bytes_cannot_begin_a_second_line),
         cmocka_unit_test(a_long_line_is_cut_and_says_so),
