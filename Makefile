@@ -9,6 +9,7 @@
 #   make bench-stack  measure the whole stack: shared prefix, first token, two users
 #   make deps         install the packages a build needs             make install     PREFIX= DESTDIR=
 #   make deb          Debian packages in build/deb                   make dist        a tarball for other distributions
+#   make uninstall    takes away what make install put there
 #   make SAN=address,undefined ...   the same, built with sanitizers into build/address,undefined
 #   make CC=clang B=build/clang      another compiler beside it      make V=1         show the commands
 
@@ -198,6 +199,12 @@ install: all $(B)/libweir.a
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m 644 client/weir.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
 
+# What `make install` with the same PREFIX put there, and nothing else; state and users stay.
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(notdir $(PROGRAMS)) libweir_cuda.so) $(DESTDIR)$(PREFIX)/include/weir.h \
+	    $(DESTDIR)$(PREFIX)/include/weir_batch.h $(DESTDIR)$(PREFIX)/lib/libweir.a $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir \
+	    $(foreach s,1 5 8,$(DESTDIR)$(PREFIX)/share/man/man$(s)/weir.$(s) $(DESTDIR)$(PREFIX)/share/man/man$(s)/weir-*.$(s) $(DESTDIR)$(PREFIX)/share/man/man$(s)/weir.*.$(s))
+
 # Debian packages, and a tarball that runs from wherever it is unpacked.
 deb: all $(B)/libweir.a
 	@CUDA=$(CUDA) tools/deb.sh $(B) $(VERSION)
@@ -215,6 +222,6 @@ $(B)/libweir.a: $(LIBWEIR) $(call lib,common)
 clean:
 	rm -rf build
 
-.PHONY: all bench bench-stack tests test test-long prove soak lint deps demo try install deb dist clean FORCE
+.PHONY: all bench bench-stack tests test test-long prove soak lint deps demo try install uninstall deb dist clean FORCE
 .SECONDARY:
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)

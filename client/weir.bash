@@ -17,9 +17,18 @@ _weir()
             return
         fi ;;
     esac
-    if [ "$verb" = user ] && [ "$COMP_CWORD" -eq 2 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "add remove list disable enable limit pending usage group join leave" -- "$current")
-    elif [[ $current == -* ]]; then
+    if [ "$COMP_CWORD" -eq 2 ]; then
+        local words=
+        case $verb in
+        user)    words="add remove list disable enable limit pending usage group join leave" ;;
+        worker)  words="list pause resume drain add remove" ;;
+        key)     words="new add remove list server pair" ;;
+        gateway) words="check user" ;;
+        esac
+        mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+        [ "${#COMPREPLY[@]}" -eq 0 ] || return
+    fi
+    if [[ $current == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$(weir help "$verb" 2>/dev/null | grep -oE -- '--[a-z][a-z-]*' | sort -u)" -- "$current")
     fi
 }

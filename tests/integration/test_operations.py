@@ -154,9 +154,21 @@ def install_puts_everything_in_place():
                      "share/bash-completion/completions/weir", "share/man/man1/weir.1", "share/man/man8/weir-broker.8"):
             assert os.path.exists(root + "/usr/" + name), name
         assert cuda == os.path.exists(root + "/usr/bin/libweir_cuda.so")
-        script = ('PATH=%s/usr/bin:$PATH; . %s/usr/share/bash-completion/completions/weir; COMP_WORDS=(weir sta); COMP_CWORD=1; '
-                  '_weir; echo "${COMPREPLY[@]}"' % (root, root))
-        assert subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout == "status\n"
+        def completed(*words):
+            script = ('PATH=%s/usr/bin:$PATH; . %s/usr/share/bash-completion/completions/weir; COMP_WORDS=(weir "$@"); COMP_CWORD=$#; '
+                      '_weir; echo "${COMPREPLY[@]}"' % (root, root))
+            return subprocess.run(["bash", "-c", script, "-", *words], capture_output=True, text=True).stdout.split()
+        assert completed("sta") == ["status"] and completed("generate", "--temp") == ["--temperature"] and completed("generate", "--scope", "p") == ["pool"]
+        for verb in ("user", "worker", "key"):  # the words of the help, neither more nor fewer
+            said = subprocess.run([root + "/usr/bin/weir", "help", verb], capture_output=True, text=True).stdout.split("\n\n")[0]
+            said = " ".join(re.findall(r"^(?:usage:|      ) (weir.*)", said, re.M))
+            words = re.findall(r"(?:weir(?:-gateway)? %s |\| (?!--))([a-z|]+)" % verb, said)
+            words = {w for word in words for w in word.split("|")}
+            assert words and set(completed(verb, "")) == words, (verb, completed(verb, ""), words)
+        # and taken away again
+        subprocess.run(["make", "-s", "-C", ROOT, "uninstall", "CUDA=0", "DESTDIR=" + root, "PREFIX=/usr"], check=True, stdout=subprocess.DEVNULL)
+        left = [os.path.join(folder, f) for folder, _, files in os.walk(root) for f in files]
+        assert left == [], left
 
 
 if __name__ == "__main__":
