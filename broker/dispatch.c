@@ -135,7 +135,7 @@ static enum status send_to(struct broker *b, uint32_t request, struct worker *w)
         record_write(&r->record, slot, generation, r->fair_tag, resume, n_resume, at);
         uint64_t session = r->session != SESSION_NONE ? sessions_place(&b->sessions, r->session, w->slot) : 0;
         r->times.sent_ns = clock_now_ns(); /* before the worker can see it */
-        st = worker_link_commit_for(&w->link, slot, request, bytes, session);
+        st = worker_link_commit(&w->link, slot, request, bytes, session);
         ending_sent(b, request, w, slot);
         FAULT("broker.sent");
         if (r->dispatched_ns == 0) {

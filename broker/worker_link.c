@@ -123,12 +123,7 @@ static void store_word(struct worker_link *l, uint32_t slot)
     atomic_store_explicit(&l->region.slots[slot].word, (uint64_t)s->generation << 32 | s->flags, memory_order_release);
 }
 
-enum status worker_link_commit(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes)
-{
-    return worker_link_commit_for(l, slot, request, bytes, 0);
-}
-
-enum status worker_link_commit_for(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes, uint64_t session)
+enum status worker_link_commit(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes, uint64_t session)
 {
     struct link_slot *s = &l->slots[slot];
     assert(s->request == LINK_NO_REQUEST && request != LINK_NO_REQUEST);

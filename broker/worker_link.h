@@ -63,13 +63,12 @@ void worker_link_close(struct worker_link *l); /* idempotent */
 void worker_link_started(struct worker_link *l);
 
 /* Room in the arena for a record of so many bytes (at most RECORD_BYTES_MAX), a free slot and a place in the ring.  Then the record
- * is written to *ret_at and worker_link_commit() sends it; a reservation that is not committed costs nothing.
+ * is written to *ret_at and worker_link_commit() sends it, with the session it is of (work.h; 0: none); a reservation
+ * that is not committed costs nothing.
  * ST_OK, ST_FULL (try again when the worker has moved on), ST_CORRUPT. */
 MUST_CHECK enum status worker_link_reserve(struct worker_link *l, uint64_t bytes, uint8_t **ret_at, uint32_t *ret_slot,
                                            uint32_t *ret_generation);
-MUST_CHECK enum status worker_link_commit(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes);
-/* Likewise, for a session (work.h); 0: none. */
-MUST_CHECK enum status worker_link_commit_for(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes, uint64_t session);
+MUST_CHECK enum status worker_link_commit(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes, uint64_t session);
 /* The worker need not keep anything for this session.  ST_OK, ST_FULL (try again), ST_CORRUPT. */
 MUST_CHECK enum status worker_link_session_end(struct worker_link *l, uint64_t session);
 

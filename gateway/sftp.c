@@ -655,8 +655,3 @@ bool sftp_broken(const struct sftp *s)
 {
     return s->broken;
 }
-
-bool sftp_in_packet(const struct sftp *s)
-{
-    return s->in_n > 0;
-}

@@ -78,8 +78,6 @@ void sftp_answer(struct sftp *s, const struct sftp_answer *a);
 bool sftp_waiting(const struct sftp *s);
 /* Not sftp, or no memory: the session is over; what it takes it throws away. */
 bool sftp_broken(const struct sftp *s);
-/* In the middle of a packet. */
-bool sftp_in_packet(const struct sftp *s);
 
 /* One entry of a listing, as bytes.  ST_OK; ST_FULL: it does not fit. */
 struct sftp_entry {

@@ -77,7 +77,6 @@ void gguf_close(struct gguf *g); /* NULL is fine */
 struct span gguf_bytes(const struct gguf *g); /* the whole file */
 bool gguf_is_mapped(const struct gguf *g);    /* false: gguf_open_memory() */
 const char *gguf_name(const struct gguf *g);  /* the file's name without folders, for messages */
-uint32_t gguf_version(const struct gguf *g);
 
 uint32_t gguf_n_tensors(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, uint32_t i); /* i < gguf_n_tensors() */

@@ -42,11 +42,6 @@ const char *gguf_name(const struct gguf *g)
     return g->name;
 }
 
-uint32_t gguf_version(const struct gguf *g)
-{
-    return g->version;
-}
-
 uint32_t gguf_n_tensors(const struct gguf *g)
 {
     return g->n_tensors;

@@ -534,16 +534,6 @@ void tokenizer_free(struct tokenizer *t)
 
 /* --- questions ------------------------------------------------------------------------------------------------------------ */
 
-enum tokenizer_kind tokenizer_kind(const struct tokenizer *t)
-{
-    return t->kind;
-}
-
-const char *tokenizer_splitter(const struct tokenizer *t)
-{
-    return t->splitter != NULL ? t->splitter->name : "";
-}
-
 uint32_t tokenizer_n_tokens(const struct tokenizer *t)
 {
     return t->n_tokens;

@@ -27,8 +27,6 @@
 
 enum { TOKEN_NONE = -1 };
 
-enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_SPM };
-
 struct tokenizer; /* opaque */
 
 /* ST_OK, ST_INVALID (a broken vocabulary), ST_UNSUPPORTED, ST_LIMIT, ST_NOMEM; *err names key and entry. */
@@ -36,8 +34,6 @@ MUST_CHECK enum status tokenizer_new(const struct gguf *g, struct tokenizer **re
                                      struct error *err);
 void tokenizer_free(struct tokenizer *t); /* NULL is fine */
 
-enum tokenizer_kind tokenizer_kind(const struct tokenizer *t);
-const char *tokenizer_splitter(const struct tokenizer *t); /* "smollm"; "" for SPM */
 uint32_t tokenizer_n_tokens(const struct tokenizer *t);
 
 /* The bytes that token id adds to the text: at most PIECE_BYTES_MAX, possibly part of a UTF-8 character, never changed by

@@ -26,6 +26,8 @@ struct token {
         is_guarded; /* not a control token, but its text is one of the known ends: plain text never becomes it */
 };
 
+enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_SPM };
+
 /* Open addressing over ids; what is compared (text or piece) the caller says. */
 struct id_table {
     uint32_t *slots; /* id + 1, 0 = empty */

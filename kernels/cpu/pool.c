@@ -150,11 +150,6 @@ void pool_run(struct pool *p, pool_fn *fn, void *arg)
     pool_barrier(p);
 }
 
-uint32_t pool_threads(const struct pool *p)
-{
-    return p->n_threads;
-}
-
 /* "MAX PERIOD" of cgroup v2's cpu.max as whole processors; 0 when there is no quota. */
 static uint32_t cgroup_processors(void)
 {

@@ -27,7 +27,6 @@ typedef void pool_fn(void *arg, uint32_t thread);
 MUST_CHECK enum status pool_new(uint32_t n_threads, bool pin, struct pool **ret_pool);
 void pool_free(struct pool *p); /* NULL is fine */
 
-uint32_t pool_threads(const struct pool *p);
 void pool_run(struct pool *p, pool_fn *fn, void *arg);
 void pool_barrier(struct pool *p);
 
