@@ -20,6 +20,26 @@ static const struct fake_options roomy = {
     .row_ns = 1000000,
 };
 
+/* A test of this kind finds an engine with room for all in *state. */
+#define in_roomy(test) cmocka_unit_test_setup_teardown(test, open_roomy, close_roomy)
+
+static int open_roomy(void **state)
+{
+    struct fake_engine *e = calloc(1, sizeof(*e));
+    assert_non_null(e);
+    fake_engine_init(e, &roomy);
+    *state = e;
+    return 0;
+}
+
+static int close_roomy(void **state)
+{
+    struct fake_engine *e = *state;
+    fake_engine_deinit(e);
+    free(e);
+    return 0;
+}
+
 static struct fake_sequence *add(struct fake_engine *e, const int32_t *tokens, uint32_t n_prompt, uint32_t max_tokens,
                                  bool interactive)
 {
@@ -50,21 +70,18 @@ static void finish(struct fake_sequence *f)
 
 static void a_long_prompt_is_computed_in_chunks_within_the_budget(void **state)
 {
-    (void)state;
-    struct fake_engine e;
-    fake_engine_init(&e, &roomy);
-    struct fake_sequence *f = add(&e, text, 300, 5, true);
+    struct fake_engine *e = *state;
+    struct fake_sequence *f = add(e, text, 300, 5, true);
     uint32_t n_steps = 0;
     while (f->seq.state != SEQUENCE_ENDED) {
-        fake_engine_step(&e);
-        assert_true(e.plan->plan.n_rows <= 128);
+        fake_engine_step(e);
+        assert_true(e->plan->plan.n_rows <= 128);
         n_steps++;
     }
     assert_int_equal(n_steps, 3 + 4);
-    assert_int_equal(scheduler_counters(e.scheduler).prefill_tokens, 300);
-    assert_int_equal(scheduler_counters(e.scheduler).decode_tokens, 5);
+    assert_int_equal(scheduler_counters(e->scheduler).prefill_tokens, 300);
+    assert_int_equal(scheduler_counters(e->scheduler).decode_tokens, 5);
     finish(f);
-    fake_engine_deinit(&e);
 }
 
 static void an_equal_prompt_is_found_but_for_its_last_token(void **state)
@@ -88,58 +105,49 @@ static void an_equal_prompt_is_found_but_for_its_last_token(void **state)
 
 static void the_next_turn_of_a_chat_computes_only_what_is_new(void **state)
 {
-    (void)state;
-    struct fake_engine e;
+    struct fake_engine *e = *state;
     int32_t turn[CONTEXT];
-    fake_engine_init(&e, &roomy);
-    struct fake_sequence *a = add(&e, text, 37, 20, true);
-    run_until_idle(&e);
+    struct fake_sequence *a = add(e, text, 37, 20, true);
+    run_until_idle(e);
     memcpy(turn, a->seq.tokens, 57 * sizeof(int32_t));
     memcpy(turn + 57, other, 11 * sizeof(int32_t));
-    struct fake_sequence *b = add(&e, turn, 68, 3, true);
-    run_until_idle(&e);
+    struct fake_sequence *b = add(e, turn, 68, 3, true);
+    run_until_idle(e);
     assert_int_equal(b->seq.n_cached, 56); /* the answer's last token was sampled, never computed */
     finish(a);
     finish(b);
-    fake_engine_deinit(&e);
 }
 
 static void blocks_of_another_scope_are_never_met(void **state)
 {
-    (void)state;
-    struct fake_engine e;
+    struct fake_engine *e = *state;
     struct error err;
-    fake_engine_init(&e, &roomy);
-    struct fake_sequence *a = add(&e, text, 64, 2, true);
-    run_until_idle(&e);
+    struct fake_sequence *a = add(e, text, 64, 2, true);
+    run_until_idle(e);
     struct fake_sequence *b = fake_sequence_new(text, 64, 64, 2);
     b->seq.scope.id[1] = 7;
-    assert_int_equal(fake_engine_add(&e, b, &err), ST_OK);
-    run_until_idle(&e);
+    assert_int_equal(fake_engine_add(e, b, &err), ST_OK);
+    run_until_idle(e);
     assert_int_equal(b->seq.n_cached, 0);
     finish(a);
     finish(b);
-    fake_engine_deinit(&e);
 }
 
 static void cache_off_neither_finds_nor_leaves_blocks(void **state)
 {
-    (void)state;
-    struct fake_engine e;
+    struct fake_engine *e = *state;
     struct error err;
-    fake_engine_init(&e, &roomy);
-    struct fake_sequence *a = add(&e, text, 64, 2, true);
-    run_until_idle(&e);
-    uint32_t n_cached = scheduler_kv_counts(e.scheduler).n_cached;
+    struct fake_sequence *a = add(e, text, 64, 2, true);
+    run_until_idle(e);
+    uint32_t n_cached = scheduler_kv_counts(e->scheduler).n_cached;
     struct fake_sequence *b = fake_sequence_new(text, 64, 64, 30);
     b->seq.cache_off = true;
-    assert_int_equal(fake_engine_add(&e, b, &err), ST_OK);
-    run_until_idle(&e);
+    assert_int_equal(fake_engine_add(e, b, &err), ST_OK);
+    run_until_idle(e);
     assert_int_equal(b->seq.n_cached, 0);
-    assert_int_equal(scheduler_kv_counts(e.scheduler).n_cached, n_cached);
+    assert_int_equal(scheduler_kv_counts(e->scheduler).n_cached, n_cached);
     finish(a);
     finish(b);
-    fake_engine_deinit(&e);
 }
 
 static void choices_share_the_prompts_blocks_and_it_is_computed_once(void **state)
@@ -171,41 +179,35 @@ static void choices_share_the_prompts_blocks_and_it_is_computed_once(void **stat
 
 static void decodes_come_first_and_never_miss_a_step(void **state)
 {
-    (void)state;
-    struct fake_engine e;
-    fake_engine_init(&e, &roomy);
-    struct fake_sequence *decoding = add(&e, text, 20, 100, false);
-    fake_engine_step(&e);
-    struct fake_sequence *prefill = add(&e, other, 400, 3, true);
+    struct fake_engine *e = *state;
+    struct fake_sequence *decoding = add(e, text, 20, 100, false);
+    fake_engine_step(e);
+    struct fake_sequence *prefill = add(e, other, 400, 3, true);
     while (sequence_behind(&prefill->seq) > 1) {
         uint32_t before = decoding->seq.n_tokens;
-        fake_engine_step(&e);
+        fake_engine_step(e);
         assert_int_equal(decoding->seq.n_tokens, before + 1);
-        assert_ptr_equal(e.plan->sequences[0], &decoding->seq);
-        assert_int_equal(e.plan->plan.entries[0].n_tokens, 1);
+        assert_ptr_equal(e->plan->sequences[0], &decoding->seq);
+        assert_int_equal(e->plan->plan.entries[0].n_tokens, 1);
     }
-    run_until_idle(&e);
+    run_until_idle(e);
     finish(decoding);
     finish(prefill);
-    fake_engine_deinit(&e);
 }
 
 static void a_short_prompt_passes_a_long_one_and_the_long_one_still_moves(void **state)
 {
-    (void)state;
-    struct fake_engine e;
-    fake_engine_init(&e, &roomy);
-    struct fake_sequence *lengthy = add(&e, text, 500, 1, true);
-    fake_engine_step(&e);
-    struct fake_sequence *brief = add(&e, other, 40, 1, true);
+    struct fake_engine *e = *state;
+    struct fake_sequence *lengthy = add(e, text, 500, 1, true);
+    fake_engine_step(e);
+    struct fake_sequence *brief = add(e, other, 40, 1, true);
     uint32_t before = lengthy->seq.n_computed;
-    fake_engine_step(&e);
+    fake_engine_step(e);
     assert_int_equal(brief->seq.state, SEQUENCE_ENDED);
     assert_true(lengthy->seq.n_computed >= before + 32);
-    run_until_idle(&e);
+    run_until_idle(e);
     finish(lengthy);
     finish(brief);
-    fake_engine_deinit(&e);
 }
 
 static void a_step_is_kept_short_by_what_the_last_ones_took(void **state)
@@ -379,25 +381,22 @@ static void a_request_that_another_worker_began_goes_on_as_if_undisturbed(void *
 
 static void a_shared_prefix_in_the_making_is_waited_for(void **state)
 {
-    (void)state;
-    struct fake_engine e;
+    struct fake_engine *e = *state;
     struct fake_sequence *f[8];
     int32_t prompt[CONTEXT];
-    fake_engine_init(&e, &roomy);
     memcpy(prompt, text, sizeof(prompt));
     for (uint32_t i = 0; i < 8; i++) {
         prompt[320] = (int32_t)i; /* 20 blocks in common */
-        f[i] = add(&e, prompt, 330, 4, i > 0); /* batch first: the others lend it their class */
+        f[i] = add(e, prompt, 330, 4, i > 0); /* batch first: the others lend it their class */
         if (i == 0)
-            fake_engine_step(&e);
+            fake_engine_step(e);
     }
-    run_until_idle(&e);
-    assert_int_equal(scheduler_counters(e.scheduler).prefill_tokens, 330 + 7 * 10);
-    assert_int_equal(scheduler_counters(e.scheduler).prefix_waits, 7);
+    run_until_idle(e);
+    assert_int_equal(scheduler_counters(e->scheduler).prefill_tokens, 330 + 7 * 10);
+    assert_int_equal(scheduler_counters(e->scheduler).prefix_waits, 7);
     assert_int_equal(f[0]->seq.n_cached, 0);
     for (uint32_t i = 0; i < 8; i++)
         finish(f[i]);
-    fake_engine_deinit(&e);
 }
 
 static void waiting_for_a_prefix_ends_with_its_bound_or_its_maker(void **state)
@@ -425,42 +424,36 @@ static void waiting_for_a_prefix_ends_with_its_bound_or_its_maker(void **state)
 
 static void nothing_is_sampled_without_room_for_its_events(void **state)
 {
-    (void)state;
-    struct fake_engine e;
-    fake_engine_init(&e, &roomy);
-    struct fake_sequence *a = add(&e, text, 20, 5, true), *b = add(&e, other, 20, 5, true);
-    e.event_slots = 3; /* one token may take four */
+    struct fake_engine *e = *state;
+    struct fake_sequence *a = add(e, text, 20, 5, true), *b = add(e, other, 20, 5, true);
+    e->event_slots = 3; /* one token may take four */
     for (uint32_t i = 0; i < 5; i++)
-        fake_engine_step(&e);
+        fake_engine_step(e);
     assert_int_equal(a->seq.n_tokens, 20);
     assert_int_equal(a->seq.n_computed, 19);
-    e.event_slots = 7;
-    fake_engine_step(&e);
+    e->event_slots = 7;
+    fake_engine_step(e);
     assert_int_equal(a->seq.n_tokens + b->seq.n_tokens, 41);
-    e.event_slots = UINT32_MAX;
-    run_until_idle(&e);
+    e->event_slots = UINT32_MAX;
+    run_until_idle(e);
     finish(a);
     finish(b);
-    fake_engine_deinit(&e);
 }
 
 /* A batch prefill that claims the whole budget is no reason to leave an interactive one out of the plan. */
 static void the_fifth_interactive_prompt_is_in_the_plan_beside_a_long_batch_prompt(void **state)
 {
-    (void)state;
-    struct fake_engine e;
+    struct fake_engine *e = *state;
     struct fake_sequence *f[6];
-    fake_engine_init(&e, &roomy);
-    f[5] = add(&e, text, 500, 3, false);
-    fake_engine_step(&e);
+    f[5] = add(e, text, 500, 3, false);
+    fake_engine_step(e);
     for (uint32_t i = 0; i < 5; i++)
-        f[i] = add(&e, other + i, 20, 3, true); /* 100 rows of 128 */
-    run_until_idle(&e);
+        f[i] = add(e, other + i, 20, 3, true); /* 100 rows of 128 */
+    run_until_idle(e);
     for (uint32_t i = 0; i < 6; i++) {
         assert_int_equal(f[i]->n_steps_to_plan, 1);
         finish(f[i]);
     }
-    fake_engine_deinit(&e);
 }
 
 /* The oldest batch sequence is paused: that does not keep the next from being promoted while interactive ones come without end. */
@@ -494,24 +487,21 @@ static void ageing_passes_over_what_cannot_run(void **state)
 
 static void paused_prompts_keep_nobody_from_the_rows(void **state)
 {
-    (void)state;
-    struct fake_engine e;
+    struct fake_engine *e = *state;
     struct fake_sequence *f[5];
-    fake_engine_init(&e, &roomy);
     for (uint32_t i = 0; i < 4; i++)
-        f[i] = add(&e, text + i, 400, 3, true);
-    fake_engine_step(&e); /* all four have begun */
+        f[i] = add(e, text + i, 400, 3, true);
+    fake_engine_step(e); /* all four have begun */
     for (uint32_t i = 0; i < 4; i++)
         f[i]->seq.paused = true;
-    f[4] = add(&e, other, 20, 3, true);
-    fake_engine_step(&e);
+    f[4] = add(e, other, 20, 3, true);
+    fake_engine_step(e);
     assert_int_equal(f[4]->n_steps_to_plan, 1);
     for (uint32_t i = 0; i < 4; i++)
         f[i]->seq.paused = false;
-    run_until_idle(&e);
+    run_until_idle(e);
     for (uint32_t i = 0; i < 5; i++)
         finish(f[i]);
-    fake_engine_deinit(&e);
 }
 
 static void a_paused_sequence_costs_only_itself(void **state)
@@ -755,14 +745,14 @@ int main(int argc, char **argv)
         other[i] = 49 - i % 31;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_long_prompt_is_computed_in_chunks_within_the_budget),
+        in_roomy(a_long_prompt_is_computed_in_chunks_within_the_budget),
         cmocka_unit_test(an_equal_prompt_is_found_but_for_its_last_token),
-        cmocka_unit_test(the_next_turn_of_a_chat_computes_only_what_is_new),
-        cmocka_unit_test(blocks_of_another_scope_are_never_met),
-        cmocka_unit_test(cache_off_neither_finds_nor_leaves_blocks),
+        in_roomy(the_next_turn_of_a_chat_computes_only_what_is_new),
+        in_roomy(blocks_of_another_scope_are_never_met),
+        in_roomy(cache_off_neither_finds_nor_leaves_blocks),
         cmocka_unit_test(choices_share_the_prompts_blocks_and_it_is_computed_once),
-        cmocka_unit_test(decodes_come_first_and_never_miss_a_step),
-        cmocka_unit_test(a_short_prompt_passes_a_long_one_and_the_long_one_still_moves),
+        in_roomy(decodes_come_first_and_never_miss_a_step),
+        in_roomy(a_short_prompt_passes_a_long_one_and_the_long_one_still_moves),
         cmocka_unit_test(a_step_is_kept_short_by_what_the_last_ones_took),
         cmocka_unit_test(batch_prompts_fill_a_quarter_of_a_step_and_leave_it_to_questions),
         cmocka_unit_test(an_interactive_request_is_in_the_next_plan_whatever_batch_runs),
@@ -770,12 +760,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(within_a_class_the_fair_tag_orders),
         cmocka_unit_test(the_youngest_batch_sequence_is_preempted_first_and_answers_as_if_undisturbed),
         cmocka_unit_test(a_request_that_another_worker_began_goes_on_as_if_undisturbed),
-        cmocka_unit_test(a_shared_prefix_in_the_making_is_waited_for),
+        in_roomy(a_shared_prefix_in_the_making_is_waited_for),
         cmocka_unit_test(waiting_for_a_prefix_ends_with_its_bound_or_its_maker),
-        cmocka_unit_test(nothing_is_sampled_without_room_for_its_events),
-        cmocka_unit_test(the_fifth_interactive_prompt_is_in_the_plan_beside_a_long_batch_prompt),
+        in_roomy(nothing_is_sampled_without_room_for_its_events),
+        in_roomy(the_fifth_interactive_prompt_is_in_the_plan_beside_a_long_batch_prompt),
         cmocka_unit_test(ageing_passes_over_what_cannot_run),
-        cmocka_unit_test(paused_prompts_keep_nobody_from_the_rows),
+        in_roomy(paused_prompts_keep_nobody_from_the_rows),
         cmocka_unit_test(a_paused_sequence_costs_only_itself),
         cmocka_unit_test(a_paused_batch_sequence_makes_room_for_batch),
         cmocka_unit_test(what_can_never_fit_is_refused_with_the_numbers),
