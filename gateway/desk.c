@@ -133,6 +133,7 @@ static void conn_free(struct desk *d, struct conn *c)
 {
     for (int i = 0; i < DOOR_OPS; i++)
         desk_stop_op(d, c, &c->ops[i]);
+    desk_end_sessions(d, c);
     desk_inbox_release(d, c, NULL);
     while (c->queue != NULL)
         free_queued(c);

@@ -69,6 +69,7 @@ struct conn {
     bool dead;                        /* to be freed at the end of the turn */
     unsigned probes;
     struct op ops[DOOR_OPS];
+    char sessions[DOOR_OPS][32];      /* that the broker keeps for conversations; "": none */
     struct inbox_hold *holds;         /* files of the inbox that only this connection may change now */
     struct queued *queue, **queue_end;
     unsigned n_queued;
@@ -105,6 +106,8 @@ struct desk {
 void desk_open(struct desk *d, uint64_t number, const char *peer, int sock);
 /* Its socket has something to say, or takes more. */
 void desk_on_event(struct desk *d, struct conn *c, bool readable, bool writable);
+/* The connection's conversations are over. */
+void desk_end_sessions(struct desk *d, struct conn *c);
 /* Slices of checks, due watches, dead conns.  Once a turn. */
 void desk_step(struct desk *d);
 int desk_timeout_ms(const struct desk *d, uint64_t now_ns);

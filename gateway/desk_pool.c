@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "limits.h"
 #include "log.h"
@@ -291,13 +292,45 @@ static bool read_request(int fd, struct weir_line *ret_line, struct error *ret_e
     return ok;
 }
 
+static void end_session(struct desk *d, struct conn *c, size_t op)
+{
+    struct weir_error error;
+
+    if (c->sessions[op][0] != '\0' && d->link->client != NULL)
+        (void)weir_session_end_for(d->link->client, c->sessions[op], c->user, &error); /* if it does not arrive, time ends it */
+    c->sessions[op][0] = '\0';
+}
+
+void desk_end_sessions(struct desk *d, struct conn *c)
+{
+    for (size_t i = 0; i < DOOR_OPS; i++)
+        end_session(d, c, i);
+}
+
+/* The name of the op's session, which is none or a new one if that is what was asked for; NULL: none. */
+static const char *session_of(struct desk *d, struct conn *c, const struct op *op, enum door_session which)
+{
+    size_t i = (size_t)(op - c->ops);
+    uint64_t number;
+
+    if (which != DOOR_SESSION_GO_ON)
+        end_session(d, c, i);
+    if (which == DOOR_SESSION_NEW && getrandom(&number, sizeof number, 0) == (ssize_t)sizeof number)
+        snprintf(c->sessions[i], sizeof c->sessions[i], "ssh-%016llx", (unsigned long long)number);
+    return c->sessions[i][0] != '\0' ? c->sessions[i] : NULL;
+}
+
 void desk_on_ask(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
 {
     struct weir_line line = { 0 };
     struct weir_error error = { 0 };
     struct error err;
+    uint32_t session = door_get_u32(r);
 
-    (void)r;
+    if (r->failed || session > DOOR_SESSION_NEW) {
+        desk_break(d, c, "ask");
+        return;
+    }
     if (!read_request(fd, &line, &err) || !desk_may_use(d, c->user, &err)) {
         desk_error(d, c, op, &err);
         weir_line_deinit(&line);
@@ -307,6 +340,7 @@ void desk_on_ask(struct desk *d, struct conn *c, struct op *op, struct door_read
     if (a != NULL) {
         line.request.batch = false;
         line.request.on_behalf_of = c->user;
+        line.request.session = session_of(d, c, op, (enum door_session)session);
         int rc = weir_submit(d->link->client, &line.request, on_event, a, &a->request, &error);
         if (rc == WEIR_OK)
             desk_reply(d, c, op, NULL, -1);

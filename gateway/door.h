@@ -31,7 +31,8 @@
  *   RETRY RELEASE  USER    str job                                                 text: the job as JSON
  *   USAGE          USER    empty                                                   text: {"today": {..}, "month": {..}}
  *   KEYS           USER    u32 enum door_keys, str authorized_keys line            text: {"keys": [{"type", "key", "comment"}]}, as it is then
- *   ASK            USER    empty, with a memfd: a request as a line of a job       empty, when the broker has it
+ *   ASK            USER    u32 enum door_session, with a memfd: a request as a     empty, when the broker has it
+ *                          line of a job
  *   MORE           USER    empty                                                   u32 ended, str text; when ended: text (the end as JSON)
  *   TOKENIZE       USER    str model, u32 special, with a memfd: the text          text
  *   POOL           USER    u32 enum door_pool                                      text
@@ -126,6 +127,7 @@ struct door_place {
 };
 
 enum door_file { DOOR_FILE_OUTPUT, DOOR_FILE_ERRORS, DOOR_FILE_INPUT };
+enum door_session { DOOR_SESSION_NONE, DOOR_SESSION_GO_ON, DOOR_SESSION_NEW }; /* of the op, until the connection ends or a new one begins */
 enum door_pool { DOOR_POOL_MODELS, DOOR_POOL_STATUS };
 enum door_keys { DOOR_KEYS_LIST, DOOR_KEYS_ADD, DOOR_KEYS_REMOVE };
 

@@ -56,7 +56,7 @@ static void send_question(struct talk *t)
     if (t->call.has[OPT_SYSTEM])
         messages[n++] = (struct weir_message){ "system", t->call.text[OPT_SYSTEM], strlen(t->call.text[OPT_SYSTEM]) };
     messages[n++] = (struct weir_message){ "user", question, bytes };
-    (void)request_send(t, messages, n);
+    (void)request_send(t, DOOR_SESSION_NONE, messages, n);
     free(question);
 }
 

@@ -23,6 +23,7 @@ struct chat {
     char *ahead;                    /* what came and was not looked at: [at, n) */
     size_t at, n, capacity;
     bool single;                    /* the question stood on the command line: answer it and end */
+    bool without_session;           /* the pool takes no more of them */
     bool answering, sent;           /* sent: (b) has not yet said that the broker has it */
     bool working;                   /* inside work() */
     size_t before;                  /* messages before the question */
@@ -53,6 +54,17 @@ static void prompt(struct talk *t)
 
 /* --- an answer ----------------------------------------------------------------------------------- */
 
+/* Send what has been said.  The pool keeps what it computed of a conversation as a session, so a turn computes only what is new. */
+static void send_said(struct talk *t)
+{
+    struct chat *c = t->own;
+    bool first = c->before == (t->call.has[OPT_SYSTEM] ? 1 : 0);
+
+    c->answering = c->sent = true;
+    (void)request_send(t, c->single || c->without_session ? DOOR_SESSION_NONE : first ? DOOR_SESSION_NEW : DOOR_SESSION_GO_ON, c->said.messages,
+                       c->said.n);
+}
+
 static void ask(struct talk *t, const char *text, size_t bytes)
 {
     struct chat *c = t->own;
@@ -62,11 +74,10 @@ static void ask(struct talk *t, const char *text, size_t bytes)
         out_of_memory(t);
         return;
     }
-    c->answering = c->sent = true;
     free(c->answer);
     c->answer = NULL;
     c->answer_bytes = 0;
-    (void)request_send(t, c->said.messages, c->said.n);
+    send_said(t);
 }
 
 static void print_figures(struct talk *t, const json_t *end)
@@ -181,6 +192,11 @@ static void chat_failed(struct talk *t, const struct error *err)
 
     if (c->single) {
         talk_fail(t, err);
+        return;
+    }
+    if (strcmp(err->param, "session") == 0 && !c->without_session) { /* too many of them: it goes without */
+        c->without_session = true;
+        send_said(t);
         return;
     }
     if (c->answer_bytes > 0 && !t->call.has[OPT_JSON])

@@ -13,7 +13,7 @@ extern const struct verb_handler verb_help_handler, verb_version_handler, verb_w
     verb_chat_handler, verb_top_handler, verb_trace_handler;
 
 /* Ask (b) with these messages and the options of the command line.  false: it could not be sent, and the verb's `failed` was called. */
-bool request_send(struct talk *t, const struct weir_message *messages, size_t n);
+bool request_send(struct talk *t, enum door_session session, const struct weir_message *messages, size_t n);
 
 /* Read the text of a reply as JSON.  NULL: the talk has been failed. */
 json_t *job_reply_json(struct talk *t, struct door_reader *r, int fd);

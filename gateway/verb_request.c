@@ -48,8 +48,10 @@ static void put_options(json_t *request, const struct verb_call *call)
     json_object_set_new(request, "stop", stops);
 }
 
-bool request_send(struct talk *t, const struct weir_message *messages, size_t n)
+bool request_send(struct talk *t, enum door_session session, const struct weir_message *messages, size_t n)
 {
+    uint8_t buffer[8];
+    struct door_writer body = { .at = buffer, .capacity = sizeof buffer };
     json_t *request = json_object(), *list = json_array();
     struct error err;
     int fd = -1;
@@ -70,7 +72,8 @@ bool request_send(struct talk *t, const struct weir_message *messages, size_t n)
     ok = line != NULL && door_memfd(span_str(line), &fd) == ST_OK;
     free(line);
     if (ok) {
-        talk_ask(t, DOOR_ASK, NULL, fd);
+        door_put_u32(&body, session);
+        talk_ask(t, DOOR_ASK, &body, fd);
         close(fd);
     } else if (t->handler->failed != NULL) {
         t->handler->failed(t, &err);

@@ -68,6 +68,30 @@ def test_chat_without_a_terminal_answers_every_line():
         check_eq(rig.ssh("chat '!fail internal_error'").returncode, 8, "its exit code")
 
 
+def test_a_conversation_is_a_session_that_ends_with_it():
+    with started() as rig:
+        out = rig.ssh("chat --system s", b"one\ntwo\n/reset\nthree\nfour\n")
+        check_eq(out.returncode, 0, "answers", out.stderr)
+        names = [m["parameters"].get("session") for m in asked(rig)]
+        check(names[0] == names[1] != names[2] == names[3] and all(n and n.startswith("ssh-") for n in names), names)
+
+        def ended():
+            try:
+                with open(rig.path("broker.log.sessions")) as f:
+                    return f.read().splitlines()
+            except FileNotFoundError:
+                return []
+        wait_until(lambda: len(ended()) == 2, 60, "both are ended")
+        check_eq(ended(), [names[0] + " alice", names[2] + " alice"], "each for its user")
+        out = rig.ssh("chat what is it")
+        check("session" not in asked(rig)[-1]["parameters"], "one question is no conversation")
+        out = rig.ssh("ask what is it")
+        check("session" not in asked(rig)[-1]["parameters"], "nor is that")
+        out = rig.ssh("chat", b"!full house\nnext\n")
+        check_eq((out.returncode, out.stdout), (0, b"echo: !full house\necho: next\n"), "a pool that takes no more sessions answers", out.stderr)
+        check("session" not in asked(rig)[-1]["parameters"], "and is not asked again")
+
+
 def test_lines_that_fail_one_after_another():
     """Each fails while it is asked, without a word to the broker; a stack that grew with them would end at some ten thousand."""
     n = 200000

@@ -6,12 +6,13 @@ usage: fake_broker.py ENDPOINT [--delay-ms N] [--log FILE] [--speed TOKENS_A_SEC
   any text          echoes "echo: TEXT", one token a word
   !fail CODE        an error with this code, always
   !once CODE        an error with this code the first time this very prompt comes, then an answer
+  !full             no session can be had: an error for a request with one
   !hold             accepted, then progress until it is cancelled
   !slow MS          the answer comes so much later
   !length           the answer ends by its limit
 
 The log has one JSON object for each generate: prompt, user, class, model, max_tokens, messages, all other parameters.  LOG.cancelled has the
-ids of the requests that were cancelled.
+ids of the requests that were cancelled, LOG.sessions those sessions that were ended, with their users.
 """
 import argparse
 import heapq
@@ -65,6 +66,8 @@ class Broker:
             return self.error(peer, rid, "model_not_found")
         if words[0] == "!fail":
             return self.error(peer, rid, words[1])
+        if words[0] == "!full" and "session" in m:
+            return self.send(peer, {"type": "error", "id": rid, "code": "busy", "param": "session", "message": "you have too many sessions"})
         if words[0] == "!once" and prompt not in self.seen:
             self.seen.add(prompt)
             return self.error(peer, rid, words[1])
@@ -111,6 +114,10 @@ class Broker:
                 self.cancelled.add(key)
                 self.pending.discard(key)
                 self.error(peer, m["id"], "cancelled")
+        elif kind == "session_end":
+            if self.args.log:
+                with open(self.args.log + ".sessions", "a") as f:
+                    f.write("%s %s\n" % (m["session"], m.get("on_behalf_of")))
         elif kind == "models":
             self.send(peer, {"type": "models", "id": m["id"], "models": [{"name": "fake", "context_tokens": 8192}]})
         elif kind == "status":

@@ -102,6 +102,11 @@ class Rig:
 
     # --- processes --------------------------------------------------------------------------------
 
+    def logged_since(self, offset):
+        with open(self.path("gateway.log"), "rb") as f:
+            f.seek(offset)
+            return f.read()
+
     def start_broker(self, *args):
         self.broker = subprocess.Popen(["/usr/bin/python3", HERE + "/fake_broker.py", self.endpoint, "--log",
                                         self.path("broker.log"), *self.broker_args, *args], stdout=subprocess.PIPE)
@@ -118,6 +123,7 @@ class Rig:
         if broker and not self.broker:
             self.start_broker()
         self.log = open(self.path("gateway.log"), "ab")
+        before = os.path.getsize(self.path("gateway.log"))
         ready, tell = os.pipe()
         self.gateway = subprocess.Popen(
             [BIN + "/weir-gateway", "--ssh-port", str(self.port), "--listen", "127.0.0.1", "--state-dir", self.state,
@@ -127,6 +133,8 @@ class Rig:
         line = os.fdopen(ready).readline()
         check(line.startswith("ready ssh_port="), "the gateway is not ready:", repr(line))
         self.port = int(line.split("=")[1])
+        if broker:  # jobs wait for the pool, questions are refused until the gateway has found it
+            wait_until(lambda: b"event=broker state=up" in self.logged_since(before), 60, "the gateway has found the broker")
 
     def stop(self, how=signal.SIGTERM):
         if self.gateway:
