@@ -40,8 +40,7 @@ size_t top_flags(struct flag *ret_flags)
 
 struct top {
     struct top_view view;
-    json_t *now, *before;
-    uint64_t now_ns;
+    struct top_looks looks;
     char problem[512];
     int signals;
 };
@@ -59,16 +58,7 @@ static void look(struct top *t)
         t->view.problem = t->problem;
         return;
     }
-    json_decref(t->before);
-    t->before = t->now;
-    t->view.seconds = (double)(ns - t->now_ns) / 1e9;
-    t->now = status;
-    t->now_ns = ns;
-    const char *boot = json_string_value(json_object_get(t->now, "boot"));
-    const char *old = json_string_value(json_object_get(t->before, "boot"));
-    bool same = boot != NULL && old != NULL && strcmp(boot, old) == 0; /* another broker: nothing to compare with */
-    t->view.now = t->now;
-    t->view.before = same ? t->before : NULL;
+    top_looks_add(&t->looks, status, ns, &t->view);
 }
 
 static enum exit_code print_once(struct top *t)
@@ -190,7 +180,6 @@ int cmd_top(int argc, char **argv)
     t.signals = command_signals();
     enum exit_code code =
         !options.once && terminal_is(stdin) && terminal_is(stdout) ? on_terminal(&t) : print_once(&t);
-    json_decref(t.now);
-    json_decref(t.before);
+    top_looks_deinit(&t.looks);
     return code;
 }

@@ -313,3 +313,24 @@ void top_view_print(const struct top_view *v, FILE *out)
         put(&p, PLAIN, "q leave  s users by %s  space %s", top_sort_name(v->sort), v->paused ? "go on" : "pause");
     }
 }
+
+void top_looks_add(struct top_looks *l, json_t *status, uint64_t now_ns, struct top_view *v)
+{
+    json_decref(l->before);
+    l->before = l->now;
+    l->now = status;
+    const char *boot = json_string_value(json_object_get(l->now, "boot"));
+    const char *old = json_string_value(json_object_get(l->before, "boot"));
+    bool same = boot != NULL && old != NULL && strcmp(boot, old) == 0; /* another broker counts from 0 */
+    v->now = l->now;
+    v->before = same ? l->before : NULL;
+    v->seconds = (double)(now_ns - l->now_ns) / 1e9;
+    l->now_ns = now_ns;
+}
+
+void top_looks_deinit(struct top_looks *l)
+{
+    json_decref(l->now);
+    json_decref(l->before);
+    *l = (struct top_looks){ 0 };
+}

@@ -13,8 +13,8 @@ enum { LOOK_NS = 1000000000 };
 
 struct top {
     struct top_view view;
-    json_t *now, *before;
-    uint64_t now_ns, due_ns;
+    struct top_looks looks;
+    uint64_t due_ns;
     char problem[ERROR_MESSAGE_BYTES + 64];
 };
 
@@ -69,18 +69,9 @@ static void on_status(struct talk *t, json_t *status)
     struct top *v = t->own;
     uint64_t ns = clock_now_ns();
 
-    json_decref(v->before);
-    v->before = v->now;
-    v->now = status;
     v->view.problem = NULL;
-    v->view.seconds = (double)(ns - v->now_ns) / 1e9;
-    v->now_ns = ns;
     v->due_ns = ns + LOOK_NS;
-    const char *boot = json_string_value(json_object_get(v->now, "boot"));
-    const char *old = json_string_value(json_object_get(v->before, "boot"));
-    bool same = v->before != NULL && (boot == NULL || old == NULL || strcmp(boot, old) == 0); /* else there is nothing to compare with */
-    v->view.now = v->now;
-    v->view.before = same ? v->before : NULL;
+    top_looks_add(&v->looks, status, ns, &v->view);
 }
 
 static void top_reply(struct talk *t, struct door_reader *r, int fd)
@@ -98,7 +89,7 @@ static void top_reply(struct talk *t, struct door_reader *r, int fd)
         talk_finish(t, EXIT_OK);
     } else if (v->view.on_screen) {
         draw(t);
-    } else if (v->before != NULL) {
+    } else if (v->looks.before != NULL) {
         draw(t);
         talk_finish(t, EXIT_OK);
     }
@@ -161,8 +152,7 @@ static void stop_top(struct talk *t)
 
     if (v == NULL)
         return;
-    json_decref(v->now);
-    json_decref(v->before);
+    top_looks_deinit(&v->looks);
     free(v);
     t->own = NULL;
 }

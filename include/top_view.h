@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 
 enum top_sort { TOP_BY_RATE, TOP_BY_RUNNING, TOP_BY_QUEUED, TOP_BY_TOKENS, TOP_BY_NAME, TOP_SORTS };
@@ -22,5 +23,15 @@ struct top_view {
 
 const char *top_sort_name(enum top_sort s);
 void top_view_print(const struct top_view *v, FILE *out);
+
+/* The last two answers.  All 0 at first. */
+struct top_looks {
+    json_t *now, *before;
+    uint64_t now_ns; /* when now came */
+};
+
+/* Takes status, which came at now_ns; v shows it, and the rates since the one before if that was of the same broker ("boot"). */
+void top_looks_add(struct top_looks *l, json_t *status, uint64_t now_ns, struct top_view *v);
+void top_looks_deinit(struct top_looks *l);
 
 #endif

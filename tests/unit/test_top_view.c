@@ -72,11 +72,34 @@ static void a_page_has_no_more_lines_than_the_screen(void **state)
     json_decref(now);
 }
 
+
+static void looks_at_two_brokers_are_not_compared(void **state)
+{
+    struct top_looks looks = { 0 };
+    struct top_view v = { 0 };
+
+    (void)state;
+    top_looks_add(&looks, json_pack("{ss}", "boot", "a"), 1000000000, &v);
+    assert_ptr_equal(v.now, looks.now);
+    assert_null(v.before);
+    top_looks_add(&looks, json_pack("{ss}", "boot", "a"), 3500000000, &v);
+    assert_ptr_equal(v.before, looks.before);
+    assert_true(v.seconds == 2.5);
+    top_looks_add(&looks, json_pack("{ss}", "boot", "b"), 4000000000, &v);
+    assert_ptr_equal(v.now, looks.now);
+    assert_null(v.before);
+    top_looks_add(&looks, json_pack("{}"), 5000000000, &v); /* of an unknown one */
+    assert_null(v.before);
+    top_looks_deinit(&looks);
+    assert_null(looks.now);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_from_elsewhere_stays_in_its_line),
         cmocka_unit_test(a_page_has_no_more_lines_than_the_screen),
+        cmocka_unit_test(looks_at_two_brokers_are_not_compared),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
