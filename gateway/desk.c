@@ -56,6 +56,7 @@ static const struct {
     [DOOR_FILE_BACK] = { "file_back", desk_on_file_back, USER, true, true, false },
     [DOOR_FILE_RENAME] = { "file_rename", desk_on_file_rename, USER, true, false, false },
     [DOOR_FILE_REMOVE] = { "file_remove", desk_on_file_remove, USER, true, false, false },
+    [DOOR_SPACE] = { "space", desk_on_space, USER, true, false, false },
     [DOOR_POOL] = { "pool", desk_on_pool, USER, true, false, false },
     [DOOR_TRACE] = { "trace", desk_on_trace, USER, true, false, false },
 };

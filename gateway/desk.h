@@ -136,7 +136,7 @@ desk_handler desk_on_submit, desk_on_submit_end, desk_on_job, desk_on_list, desk
     desk_on_delete, desk_on_ask, desk_on_more, desk_on_tokenize, desk_on_pool, desk_on_trace, desk_on_retry, desk_on_release, desk_on_usage,
     desk_on_keys;
 desk_handler desk_on_look, desk_on_folder, desk_on_file, desk_on_file_done, desk_on_file_submit, desk_on_file_back, desk_on_file_rename,
-    desk_on_file_remove;
+    desk_on_file_remove, desk_on_space;
 
 /* Has this user any tokens left for today?  false: *err. */
 bool desk_may_use(struct desk *d, const char *user, struct error *err);

@@ -545,6 +545,30 @@ void desk_on_file_remove(struct desk *d, struct conn *c, struct op *op, struct d
         desk_fail_internal(d, c, op, "the file cannot be removed");
 }
 
+/* --- how much there may be --------------------------------------------------------------------------------- */
+
+void desk_on_space(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
+{
+    uint8_t buffer[64];
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
+    struct total t = { .desk = d, .conn = c, .stored = "" };
+    uint64_t jobs_max, lines_max, bytes_max, bytes_free = 0;
+
+    (void)r;
+    (void)fd;
+    desk_job_limits(d, c->user, &jobs_max, &lines_max, &bytes_max);
+    if (inbox_each(d->files, c->user, add_up, &t) != ST_OK || job_files_free(d->files, &bytes_free) != ST_OK) {
+        desk_fail_internal(d, c, op, "the inbox cannot be read");
+        return;
+    }
+    door_put_u64(&w, INBOX_TIMES * bytes_max);
+    door_put_u64(&w, t.bytes);
+    door_put_u64(&w, bytes_free);
+    door_put_u64(&w, INBOX_FILES_MAX);
+    door_put_u64(&w, t.files);
+    desk_reply(d, c, op, &w, -1);
+}
+
 /* --- becoming a job ----------------------------------------------------------------------------------------- */
 
 /* What the job will be: as from `submit` without options, named like the file. */

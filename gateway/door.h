@@ -48,6 +48,8 @@
  *   FILE_RENAME    USER    str stored name, str new name, u32 replace              empty
  *   FILE_REMOVE    USER    str name                                                empty
  *                          (place: u32 enum sftp_kind, str job, str name)
+ *   SPACE          USER    empty                                                   of the inbox: u64 bytes it may hold, u64 bytes it holds,
+ *                                                                                  u64 bytes free on the disk, u64 files it may hold, u64 it holds
  *   STOP           USER    empty                                                   none: the channel has gone, drop what it has open
  *
  * Any request may be answered by ERROR: u32 enum error_code, str param, str message.
@@ -105,6 +107,7 @@ enum door_type {
     DOOR_FILE_BACK,
     DOOR_FILE_RENAME,
     DOOR_FILE_REMOVE,
+    DOOR_SPACE,
     DOOR_STOP,
     DOOR_REQUESTS,                    /* count of the above */
     /* (b) -> (c) */

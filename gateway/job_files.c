@@ -150,6 +150,16 @@ void job_files_close(struct job_files *f)
     }
 }
 
+enum status job_files_free(const struct job_files *f, uint64_t *ret_bytes)
+{
+    struct statfs s;
+
+    if (fstatfs(f->files_fd, &s) != 0)
+        return failed("free");
+    *ret_bytes = (uint64_t)s.f_bavail * (uint64_t)s.f_bsize;
+    return ST_OK;
+}
+
 enum status job_files_spool(struct job_files *f, char name[32], int *ret_fd)
 {
     snprintf(name, 32, "%llu.part", (unsigned long long)++f->next_spool);

@@ -28,6 +28,9 @@ void job_files_close(struct job_files *f);
 /* Is this folder, which is there, on a file system that jobs can be kept on?  ST_OK, or *err says why not. */
 MUST_CHECK enum status job_files_check_place(const char *state_dir, struct error *err);
 
+/* Bytes that files can still take on the disk of the state folder.  ST_OK, ST_SYSTEM. */
+MUST_CHECK enum status job_files_free(const struct job_files *f, uint64_t *ret_bytes);
+
 /* A new empty file for an upload, *ret_fd write-only and appending.  name [32] is how to find it again. */
 MUST_CHECK enum status job_files_spool(struct job_files *f, char name[32], int *ret_fd);
 void job_files_spool_remove(struct job_files *f, const char *name);

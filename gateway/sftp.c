@@ -164,14 +164,17 @@ static bool tell_refused(struct sftp *s, const struct sftp_place *place)
 
 static void on_init(struct sftp *s)
 {
-    static const char *const extensions[] = { "posix-rename@openssh.com", "fsync@openssh.com", "limits@openssh.com" };
+    static const struct {
+        const char *name, *version;
+    } extensions[] = { { "posix-rename@openssh.com", "1" }, { "fsync@openssh.com", "1" }, { "limits@openssh.com", "1" },
+                       { "statvfs@openssh.com", "2" },      { "fstatvfs@openssh.com", "2" } };
     struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
 
     s->began = true;
     sftp_begin(&w, SFTP_VERSION_REPLY, SFTP_VERSION);
     for (size_t i = 0; i < sizeof extensions / sizeof extensions[0]; i++) {
-        sftp_put_string(&w, span_str(extensions[i]));
-        sftp_put_string(&w, span_str("1"));
+        sftp_put_string(&w, span_str(extensions[i].name));
+        sftp_put_string(&w, span_str(extensions[i].version));
     }
     sftp_reply(s, &w);
 }
@@ -362,6 +365,21 @@ static void on_remove(struct sftp *s, const struct sftp_request *q)
         refuse(s, q->id, SFTP_PERMISSION_DENIED, "remove", "the files of a job go with it: `delete JOB` as an ssh command removes both");
 }
 
+/* The whole tree is one disk, and the inbox is what can be written of it: paths that lead nowhere have no space. */
+static void on_space(struct sftp *s, const struct sftp_request *q, const struct sftp_handle *h)
+{
+    struct sftp_place place;
+
+    if (q->extension == SFTP_EXT_STATVFS)
+        sftp_place_of(q->path, &place);
+    if (q->extension == SFTP_EXT_STATVFS && place.kind == PLACE_NOWHERE)
+        sftp_reply_status(s, q->id, SFTP_NO_SUCH_FILE, "there is inbox/NAME and jobs/JOB/FILE, and nothing else");
+    else if (q->extension == SFTP_EXT_FSTATVFS && h == NULL)
+        sftp_reply_status(s, q->id, SFTP_FAILURE, "no such handle is open");
+    else
+        ask_about(s, q, SFTP_ASK_SPACE, &(struct sftp_place){ .kind = PLACE_INBOX });
+}
+
 static void on_extended(struct sftp *s, const struct sftp_request *q, struct sftp_handle *h)
 {
     struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
@@ -373,6 +391,8 @@ static void on_extended(struct sftp *s, const struct sftp_request *q, struct sft
             sftp_reply_status(s, q->id, SFTP_FAILURE, "the file cannot be synced");
         else
             sftp_reply_status(s, q->id, SFTP_OK, "");
+    } else if (q->extension == SFTP_EXT_STATVFS || q->extension == SFTP_EXT_FSTATVFS) {
+        on_space(s, q, h);
     } else if (q->extension == SFTP_EXT_LIMITS) {
         sftp_begin(&w, SFTP_EXTENDED_REPLY, q->id);
         sftp_put_u64(&w, SFTP_PACKET_BYTES_MAX);
@@ -526,6 +546,31 @@ static void answer_list(struct sftp *s, const struct sftp_answer *a)
     sftp_reply_handle(s, s->request.id, slot);
 }
 
+/* Blocks, as statvfs(3) counts them: the limit of the inbox is the size of the disk, so `df` shows what can still be put. */
+static void answer_space(struct sftp *s, const struct sftp_space *space)
+{
+    enum { BLOCK_BYTES = 4096, NO_SETUID = 2 };
+    struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
+    uint64_t left = space->bytes_max > space->bytes ? space->bytes_max - space->bytes : 0;
+    uint64_t files_left = space->files_max > space->files ? space->files_max - space->files : 0;
+    const uint64_t fields[] = { BLOCK_BYTES,
+                                BLOCK_BYTES,
+                                space->bytes_max / BLOCK_BYTES,
+                                left / BLOCK_BYTES,
+                                (left < space->bytes_free ? left : space->bytes_free) / BLOCK_BYTES,
+                                space->files_max,
+                                files_left,
+                                files_left,
+                                0, /* which disk */
+                                NO_SETUID,
+                                INBOX_NAME_BYTES_MAX };
+
+    sftp_begin(&w, SFTP_EXTENDED_REPLY, s->request.id);
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        sftp_put_u64(&w, fields[i]);
+    sftp_reply(s, &w);
+}
+
 static void answer_open(struct sftp *s, const struct sftp_answer *a)
 {
     unsigned slot = 0;
@@ -574,6 +619,8 @@ void sftp_answer(struct sftp *s, const struct sftp_answer *a)
         answer_change(s, a);
     else if (a->error == NULL && what == SFTP_ASK_LIST)
         answer_list(s, a);
+    else if (a->error == NULL && what == SFTP_ASK_SPACE)
+        answer_space(s, &a->space);
     else if (a->error == NULL)
         answer_open(s, a);
     if (a->error == NULL)

@@ -33,6 +33,7 @@ enum sftp_ask {
     SFTP_ASK_FINISH,                /* place, fd, refused: a file that was written is closed */
     SFTP_ASK_RENAME,                /* place, to, replace: both INBOX_FILE */
     SFTP_ASK_REMOVE,                /* place: INBOX_FILE */
+    SFTP_ASK_SPACE,
 };
 
 struct sftp_question {
@@ -42,6 +43,11 @@ struct sftp_question {
     bool replace;                   /* what is there under the new name goes */
     int fd;                         /* stays the session's */
     const char *refused;            /* a write was refused, and why; "": none */
+};
+
+/* What the inbox may hold and holds, in bytes and files; bytes_free: what the disk still has beside that limit. */
+struct sftp_space {
+    uint64_t bytes_max, bytes, bytes_free, files_max, files;
 };
 
 struct sftp_answer {
@@ -54,6 +60,7 @@ struct sftp_answer {
     bool grows;                     /* OPEN: more may be read later; LOOK tells how much */
     bool joined;                    /* FINISH, RENAME: it became a job, and its name is gone */
     struct span listing;            /* LIST: entries by sftp_put_entry */
+    struct sftp_space space;        /* SPACE */
 };
 
 struct sftp_backend {

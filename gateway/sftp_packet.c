@@ -92,11 +92,15 @@ static void get_extended(struct reader *r, struct sftp_request *q)
     q->extension = span_is(name, "posix-rename@openssh.com") ? SFTP_EXT_POSIX_RENAME
                    : span_is(name, "fsync@openssh.com")      ? SFTP_EXT_FSYNC
                    : span_is(name, "limits@openssh.com")     ? SFTP_EXT_LIMITS
+                   : span_is(name, "statvfs@openssh.com")    ? SFTP_EXT_STATVFS
+                   : span_is(name, "fstatvfs@openssh.com")   ? SFTP_EXT_FSTATVFS
                                                              : SFTP_EXT_UNKNOWN;
     if (q->extension == SFTP_EXT_POSIX_RENAME) {
         q->path = get_string(r);
         q->to = get_string(r);
-    } else if (q->extension == SFTP_EXT_FSYNC) {
+    } else if (q->extension == SFTP_EXT_STATVFS) {
+        q->path = get_string(r);
+    } else if (q->extension == SFTP_EXT_FSYNC || q->extension == SFTP_EXT_FSTATVFS) {
         q->handle = get_string(r);
     } else if (q->extension == SFTP_EXT_UNKNOWN && !r->failed) {
         r->left.n = 0; /* whatever it has */

@@ -2,7 +2,7 @@
  *
  * A packet is u32 length, then that many bytes: u8 type, u32 id of the request (of INIT: the version), and the fields of its type.
  * Numbers are big-endian; a string is u32 length and bytes.
- * Extensions of OpenSSH (its file PROTOCOL): posix-rename@, fsync@, limits@. */
+ * Extensions of OpenSSH (its file PROTOCOL): posix-rename@, fsync@, limits@, statvfs@, fstatvfs@. */
 #ifndef SFTP_PACKET_H
 #define SFTP_PACKET_H
 
@@ -70,7 +70,7 @@ enum sftp_open_flag {
     SFTP_FLAGS = 63,
 };
 
-enum sftp_extension { SFTP_EXT_UNKNOWN, SFTP_EXT_POSIX_RENAME, SFTP_EXT_FSYNC, SFTP_EXT_LIMITS };
+enum sftp_extension { SFTP_EXT_UNKNOWN, SFTP_EXT_POSIX_RENAME, SFTP_EXT_FSYNC, SFTP_EXT_LIMITS, SFTP_EXT_STATVFS, SFTP_EXT_FSTATVFS };
 
 struct sftp_attrs {
     bool has_size, has_mode, has_times;

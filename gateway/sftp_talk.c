@@ -120,6 +120,9 @@ static void on_ask(void *arg, const struct sftp_question *q)
         door_put_str(&w, span_str(q->place.name));
         sftp_talk_ask(s, STAGE_REMOVED, DOOR_FILE_REMOVE, &w);
         break;
+    case SFTP_ASK_SPACE:
+        sftp_talk_ask(s, STAGE_SPACE, DOOR_SPACE, NULL);
+        break;
     }
 }
 
@@ -171,6 +174,11 @@ static void on_reply(struct talk *t, struct door_reader *r, int fd)
         a.folder = door_get_u32(r) != 0;
         a.size = door_get_u64(r);
         a.mtime_s = door_get_u64(r);
+        sftp_talk_answer(s, &a);
+    } else if (s->stage == STAGE_SPACE) {
+        uint64_t *const fields[] = { &a.space.bytes_max, &a.space.bytes, &a.space.bytes_free, &a.space.files_max, &a.space.files };
+        for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+            *fields[i] = door_get_u64(r);
         sftp_talk_answer(s, &a);
     } else if (s->stage == STAGE_LIST) {
         on_listing(s, r, fd);

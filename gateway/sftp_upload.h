@@ -4,7 +4,7 @@
 
 #include "sftp_talk.h"
 
-/* What the talk waits for.  The first six are one request and its reply; the rest is an upload's way:
+/* What the talk waits for.  The first seven are one request and its reply; the rest is an upload's way:
  *
  *   close ──► complete? ── no ──► KEEP ──► answered
  *                └─ yes ─┐
@@ -18,6 +18,7 @@ enum sftp_stage {
     STAGE_FILE,
     STAGE_RENAMED,
     STAGE_REMOVED,
+    STAGE_SPACE,
     STAGE_KEEP,
     STAGE_SOURCE,
     STAGE_SPOOL,

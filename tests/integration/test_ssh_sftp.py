@@ -229,6 +229,21 @@ def test_limits_hold_and_are_named():
         check_eq(inbox(rig), [], "nothing was begun")
 
 
+def test_df_tells_what_can_still_be_put():
+    with started() as rig:
+        rig.user("limit", "alice", "max-job-bytes=1M")
+
+        def df(*command):
+            out, err = sftp(rig, *command)
+            line = [l for l in out.splitlines() if not l.startswith("sftp>")][-1].split()
+            return [int(n.rstrip("%")) for n in line]
+        check_eq(df("df"), [4096, 0, 4096, 4096, 0], "size, used, free, free to all, part used")
+        sftp(rig, "put %s inbox/x.part" % put_file(rig, "x", b"y" * (1 << 20)))
+        check_eq(df("df inbox"), [4096, 1024, 3072, 3072, 25], "a file takes of it")
+        check_eq(df("df -i jobs"), [1000, 1, 999, 999, 0], "and one of the files there may be")
+        sftp(rig, "df nowhere/else", code=1)
+
+
 def test_users_do_not_meet():
     with started() as rig:
         rig.add_user("bob")

@@ -112,6 +112,8 @@ void memory_answer(struct memory *m)
         ok = answer_open(m, &q, stored, &a);
     else if (q.what == SFTP_ASK_LIST)
         ok = answer_list(m, &q, listing, sizeof listing, &n);
+    else if (q.what == SFTP_ASK_SPACE)
+        a.space = (struct sftp_space){ .bytes_max = 1 << 20, .bytes = 40960, .bytes_free = 1 << 30, .files_max = 1000, .files = 3 };
     else if (q.what == SFTP_ASK_LOOK)
         ok = q.place.kind != PLACE_INBOX_FILE || memory_find(m, stored) != NULL;
     else
