@@ -229,6 +229,61 @@ def test_what_is_refused_at_once():
         wait_until(lambda: not os.listdir(os.path.join(rig.state, "spool")), 5, "no upload is left")
 
 
+def test_standard_input_that_is_no_pipe():
+    """Clients that poll differ for files and devices: the end of the input is seen all the same."""
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        out = subprocess.run(rig.ssh_args() + ["submit"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        check_eq((out.returncode, out.stdout), (4, b""), "submit < /dev/null", out.stderr)
+        check(b"empty" in out.stderr, out.stderr)
+        with open(rig.path("one"), "w") as f:
+            f.write('{"prompt": "x"}\n')
+        with open(rig.path("one"), "rb") as f:
+            out = subprocess.run(rig.ssh_args() + ["submit"], stdin=f, capture_output=True, timeout=60)
+        check_eq(out.returncode, 0, "submit < FILE", out.stderr)
+        rig.ok("wait " + out.stdout.decode().strip())
+
+
+def test_a_job_whose_lines_all_failed_is_no_success():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        lines = [{"id": "a%d" % n, "prompt": "!fail model_not_found"} for n in range(3)]
+        job = rig.submit(lines)
+        for command in ("wait ", "watch ", "results --follow "):
+            check_eq(rig.ssh(command + job).returncode, 1, command)
+        status = rig.json("status --json " + job)
+        check_eq((status["status"], status["request_counts"]["failed"], status["request_counts"]["completed"]), ("completed", 3, 0), "the counts say so")
+        check_eq(rig.ssh("run", "".join(json.dumps(l) + "\n" for l in lines)).returncode, 1, "run")
+        check_once(rig, job, ["a0", "a1", "a2"])
+
+
+def test_a_client_that_is_killed_before_the_id_is_printed_submits_once():
+    """It does not know whether there is a job: with the same key it may say it again, at whatever moment it died."""
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        text, seen = "".join(json.dumps({"id": "l%d" % n, "prompt": "x"}) + "\n" for n in range(5000)).encode(), 0
+        for n in range(6):
+            key = "k%d" % n
+            p = subprocess.Popen(rig.ssh_args() + ["submit --key %s --name %s" % (key, key)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            p.stdin.write(text)
+            p.stdin.close()
+            if n % 2 == 0:
+                wait_until(lambda: any(j["name"] == key for j in rig.json("list --json")["jobs"]), 30, "the job is there, and nobody has been told")
+            else:
+                time.sleep(random.random() * 0.2)
+            p.kill()
+            p.stdout.close()
+            p.wait()
+            seen += len([j for j in rig.json("list --json")["jobs"] if j["name"] == key])
+            job = rig.ok("submit --key %s --name %s" % (key, key), text).decode().strip()
+            there = [j for j in rig.json("list --json")["jobs"] if j["name"] == key]
+            check_eq([(j["id"], j["request_counts"]["total"]) for j in there], [(job, 5000)], "one job for one key")
+        check(seen >= 3, "jobs were there before they were submitted again:", seen)
+
+
 def test_line_endings_marks_and_blanks():
     with Rig() as rig:
         rig.add_user("alice")

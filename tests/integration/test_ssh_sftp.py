@@ -364,6 +364,15 @@ def test_packets_that_lie():
         rig.ok("whoami")
 
 
+def test_a_client_that_never_reads_what_is_said_is_served():
+    """Each refusal is also a sentence on standard error: thousands of them wait for nobody, and keep no answer back."""
+    with started() as rig:
+        with Sftp(rig) as s:
+            for _ in range(3000):
+                check_eq(s.request_status(14, s.string("folder") + struct.pack(">I", 0)), 3, "refused")
+            check_eq(s.names("/"), [b"inbox", b"jobs"], "and served")
+
+
 def test_a_file_is_closed_before_it_is_renamed():
     with started() as rig:
         with Sftp(rig) as s:
