@@ -47,6 +47,8 @@ __attribute__((format(printf, 3, 4))) static void put(struct page *p, enum style
     va_end(args);
     for (char *c = text; (c = strpbrk(c, "\n\t")) != NULL;) /* terminal_show() lets them pass; here a line is one line */
         *c = ' ';
+    for (n = strlen(text); !p->v->on_screen && n > 0 && text[n - 1] == ' ';) /* the last column is filled up too */
+        text[--n] = '\0';
     FILE *f = open_memstream(&shown, &n);
     if (f == NULL)
         return;
