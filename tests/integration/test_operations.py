@@ -4,6 +4,8 @@ import fcntl, json, os, pty, re, shutil, sqlite3, struct, subprocess, sys, tempf
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 from serve_rig import ROOT, WEIR, Serve, main, wait_until
 
+MODEL = os.environ.get("WEIR_TEST_MODEL") or os.path.expanduser("~/.cache/weir/SmolLM2-135M-Instruct.Q4_1.gguf")
+
 
 def relative_folders_are_taken_from_where_one_stands():
     with tempfile.TemporaryDirectory(prefix="weir-rel-") as here:
@@ -117,6 +119,27 @@ def manual_pages_say_what_the_programs_say():
                 assert r.returncode == 0 and r.stderr == "" and len(r.stdout) > 500, r.stderr
 
 
+def what_operations_md_works_out_is_what_plan_says():
+    """The table of the two models: the small one by --plan itself, both by the formula."""
+    with open(ROOT + "/docs/operations.md") as f:
+        rows = {r[0].strip(): [c.strip() for c in r[1:]] for r in (line.strip().strip("|").split("|") for line in f if line.startswith("| "))}
+    number = lambda text: int(re.findall(r"= ([0-9,]+)(?: \(|$)", text)[-1].replace(",", "") if "=" in text else text.replace(",", ""))
+    small, large = zip(*([row for row in rows[name]] for name in ("layers, KV heads, head dimension", "tensors", "vocabulary", "weights", "block, f16", "block, q8")))
+    for model in (small, large):
+        layers, heads, dim = (int(n) for n in model[0].split(","))
+        assert number(model[3]) == number(model[1]) + 8 * dim + 4 * number(model[2]) // 16, model
+        assert number(model[4]) == layers * heads * 2 * dim * 16 * 2, model
+        assert number(model[5]) == layers * heads * (2 * dim * 16 + 2 * (dim // 32) * 16 * 2), model
+    if not os.path.exists(MODEL):
+        print("  (no model: not compared with --plan)")
+        return
+    for kv_type, block in (("f16", 4), ("q8", 5)):
+        said = subprocess.run([os.path.dirname(WEIR) + "/weir-worker", "--plan", "--device", "cpu", "--kv-bytes", "1G", "--kv-type", kv_type, "--model", MODEL],
+                              capture_output=True, text=True, check=True).stdout
+        assert re.search(r"^weights +%d bytes" % number(small[3]), said, re.M), said
+        assert re.search(r"^kv .* blocks of %d bytes" % number(small[block]), said, re.M), said
+
+
 def an_array_of_tasks_answers_each_line_once():
     """The Slurm script as Slurm would start it, one task after the other; the second is killed once and started again."""
     with tempfile.TemporaryDirectory(prefix="weir-slurm-") as here:
@@ -174,5 +197,5 @@ def install_puts_everything_in_place():
 if __name__ == "__main__":
     main([relative_folders_are_taken_from_where_one_stands, status_fits_the_terminal_and_is_a_line_a_worker_in_a_pipe,
           numbers_in_json_read_well, one_file_configures_every_process,
-          a_backup_while_it_runs_is_a_whole_state, manual_pages_say_what_the_programs_say,
+          a_backup_while_it_runs_is_a_whole_state, manual_pages_say_what_the_programs_say, what_operations_md_works_out_is_what_plan_says,
           an_array_of_tasks_answers_each_line_once, install_puts_everything_in_place], sys.argv[1:])
