@@ -99,7 +99,7 @@ aarch64() {
     tests/aarch64.sh || [ $? -eq 77 ]
 }
 
-# The Debian package's life in a fresh root.
+# The Debian package's life in a fresh root, without systemd and under one that is process 1.
 package() {
     tests/package.sh || [ $? -eq 77 ]
 }
@@ -114,9 +114,9 @@ slurm() {
     tests/slurm.sh || [ $? -eq 77 ]
 }
 
-# The Kubernetes manifests against the API's schemas.
+# The Kubernetes manifests against the API's schemas, the dashboard against Grafana's.
 kubernetes() {
-    tests/kubernetes.sh || [ $? -eq 77 ]
+    { tests/kubernetes.sh || [ $? -eq 77 ]; } && { tests/dashboard.sh || [ $? -eq 77 ]; }
 }
 
 # package and container make a fresh Debian root each: they run by name, or with `make prove`.
@@ -138,7 +138,7 @@ part soak             240  bash -c soak
 part jobs             400  bash -c jobs_killed
 part fuzz             600  bash -c fuzz
 part services         300  bash -c services
-part package          400  bash -c package
+part package          900  bash -c package
 part container        1500  bash -c container
 part slurm            300  bash -c slurm
 part kubernetes       300  bash -c kubernetes

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Build the Debian packages, hold them against lintian, and go through their life in a fresh root.  Root only; needs debootstrap.
+# Build the Debian packages, hold them against lintian, and go through their life in a fresh root, then under systemd (systemd.sh).  Root only;
+# needs debootstrap.
 # KEEP_BASE=FILE: as in clean_root.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,3 +22,4 @@ deb=$(ls "$build"/deb/weir_*.deb)
 old_deb=$(ls "$old"/weir_*.deb)
 CARRY="$deb $old_deb tests/reference/data/tiny/tiny-llama-Q8_0.gguf" tests/clean_root.sh \
     "cd /root && bash weir/tests/package_inside.sh carried/$(basename "$old_deb") carried/$(basename "$deb") carried/tiny-llama-Q8_0.gguf"
+tests/systemd.sh "$old_deb" "$deb" tests/reference/data/tiny/tiny-llama-Q8_0.gguf || { [ $? -eq 77 ] && echo "package: not tried under systemd"; }
