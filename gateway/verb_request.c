@@ -51,7 +51,7 @@ static void put_options(json_t *request, const struct verb_call *call)
 bool request_send(struct talk *t, enum door_session session, const struct weir_message *messages, size_t n)
 {
     uint8_t buffer[8];
-    struct door_writer body = { .at = buffer, .capacity = sizeof buffer };
+    struct byte_writer body = { .at = buffer, .capacity = sizeof buffer };
     json_t *request = json_object(), *list = json_array();
     struct error err;
     int fd = -1;
