@@ -1,11 +1,13 @@
 /* main.c - the table of verbs of `weir`, and the few verbs that are about the program itself. */
 #include "commands.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "over_ssh.h"
 #include "version.h"
 
 const struct verb verbs[] = {
@@ -97,8 +99,13 @@ static void print_list(FILE *out)
     fprintf(out, "usage: weir VERB [OPTIONS] ...\n\n");
     for (size_t i = 0; i < n_verbs; i++)
         fprintf(out, "  %-10s %s\n", verbs[i].name, verbs[i].summary);
+    fprintf(out, "\nand, through the ssh gateway of this machine, as `ssh HOST VERB` (WEIR_SSH_HOST, WEIR_SSH_PORT):\n   ");
+    size_t n_over_ssh;
+    const char *const *over_ssh_names = over_ssh_verbs(&n_over_ssh);
+    for (size_t i = 0; i < n_over_ssh; i++)
+        fprintf(out, " %s", over_ssh_names[i]);
     fprintf(out,
-            "\n`weir help VERB` tells all of one.  Requests go to --connect ENDPOINT, else WEIR_CONNECT, "
+            ", status JOB\n\n`weir help VERB` tells all of one.  Requests go to --connect ENDPOINT, else WEIR_CONNECT, "
             "else the local pool.\n\n%s",
             exit_codes);
 }
@@ -119,11 +126,16 @@ int command_help(const char *name)
 
 static int unknown_verb(const char *name)
 {
-    const char *names[sizeof(verbs) / sizeof(verbs[0])];
+    const char *names[64];
+    size_t n = 0, n_over_ssh;
+    const char *const *over_ssh_names = over_ssh_verbs(&n_over_ssh);
 
     for (size_t i = 0; i < n_verbs; i++)
-        names[i] = verbs[i].name;
-    const char *near = flags_nearest(name, names, n_verbs);
+        names[n++] = verbs[i].name;
+    for (size_t i = 0; i < n_over_ssh; i++)
+        names[n++] = over_ssh_names[i];
+    assert(n <= sizeof(names) / sizeof(names[0]));
+    const char *near = flags_nearest(name, names, n);
     if (near != NULL)
         fprintf(stderr, "weir: there is no verb \"%s\"; did you mean \"%s\"?\n", name, near);
     else
@@ -137,6 +149,8 @@ int cmd_help(int argc, char **argv)
         print_list(stdout);
         return command_flush("help") ? EXIT_DONE : EXIT_FAILED;
     }
+    if (over_ssh_has(argv[0]))
+        return over_ssh("help", 1, argv);
     if (find_verb(argv[0]) == NULL)
         return unknown_verb(argv[0]);
     if (strcmp(argv[0], "serve") == 0 || strcmp(argv[0], "user") == 0 || strcmp(argv[0], "gateway") == 0) {
@@ -231,6 +245,12 @@ static bool take_early_flag(const char *flag, const char *value)
     return false;
 }
 
+/* `weir status` is about the pool, `weir status JOB` what it is over ssh. */
+static bool is_about_a_job(const char *verb, int argc, char **argv)
+{
+    return strcmp(verb, "status") == 0 && argc > 0 && argv[0][0] != '-';
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -245,6 +265,8 @@ int main(int argc, char **argv)
         return cmd_help(0, NULL);
     if (strcmp(argv[1], "--version") == 0)
         return cmd_version(0, NULL);
+    if (over_ssh_has(argv[1]) || is_about_a_job(argv[1], argc - 2, argv + 2))
+        return over_ssh(argv[1], argc - 2, argv + 2);
     const struct verb *v = find_verb(argv[1]);
     return v != NULL ? v->run(argc - 2, argv + 2) : unknown_verb(argv[1]);
 }

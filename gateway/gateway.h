@@ -12,6 +12,7 @@
 #ifndef GATEWAY_H
 #define GATEWAY_H
 
+#include <stdio.h>
 #include <stdint.h>
 
 #include "config.h"
@@ -47,6 +48,7 @@ int jobs_run(const struct config *c, const struct gateway_places *places);
 int connection_run(const char *peer); /* ADDRESS:PORT, for the log */
 int metrics_process_run(void);
 /* `weir-gateway user add|remove|list ...` */
+void user_command_help(FILE *out);
 int user_command_run(const struct config *c, const struct gateway_places *places);
 /* `weir-gateway check` */
 int check_command_run(const struct config *c, const struct gateway_places *places);

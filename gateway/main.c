@@ -20,7 +20,7 @@ const struct config_key gateway_keys[] = {
     { .name = "listen",
       .type = CONFIG_LIST,
       .value = "ADDRESS",
-      .help = "address to listen on, may repeat (default: all, IPv6 and IPv4)" },
+      .help = "address to listen on (default: all, IPv6 and IPv4)" },
     { .name = "state-dir",
       .type = CONFIG_STRING,
       .value = "DIR",
@@ -97,7 +97,7 @@ const struct config_key gateway_keys[] = {
     { .name = "exempt-source",
       .type = CONFIG_LIST,
       .value = "ADDRESS",
-      .help = "an address, ADDRESS/BITS or a pattern with * whose connections are not limited before their login, may repeat" },
+      .help = "an address, ADDRESS/BITS or a pattern with * whose connections are not limited before their login" },
     { .name = "job-hook",
       .type = CONFIG_STRING,
       .value = "FILE",
@@ -210,7 +210,10 @@ int main(int argc, char **argv)
         return metrics_process_run();
     if (config_load(gateway_keys, gateway_n_keys, "gateway", argc - jobs, argv + jobs, &c, &err) != ST_OK)
         return usage(err.message);
-    if (config_help_wanted(c)) {
+    if (config_help_wanted(c) && config_n_args(c) > 0 && strcmp(config_arg(c, 0), "user") == 0) {
+        user_command_help(stdout);
+        code = 0;
+    } else if (config_help_wanted(c)) {
         print_help();
         code = 0;
     } else if (config_version_wanted(c)) {

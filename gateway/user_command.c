@@ -420,6 +420,24 @@ static int run_command(const struct config *c, const struct gateway_places *plac
     return user_change(c, places, u, what, name);
 }
 
+void user_command_help(FILE *out)
+{
+    fputs("usage: weir user add NAME --key FILE              a public key; again for another one; FILE may be -\n"
+          "       weir user add NAME --pending FINGERPRINT   a key that was lately refused\n"
+          "       weir user add NAME --from-authorized-keys  the account NAME of this machine, with its keys and uid\n"
+          "       weir user pending                          keys lately refused\n"
+          "       weir user list                             users, their keys and limits\n"
+          "       weir user usage                            what users and groups used today and this month, as CSV\n"
+          "       weir user limit NAME|@GROUP LIMIT=N...     max-running max-queued max-jobs max-job-lines max-job-bytes\n"
+          "                                                  max-tokens-a-day; 0 is the pool's default\n"
+          "       weir user disable NAME | enable NAME       no login, put out at once; jobs go on\n"
+          "       weir user remove NAME\n"
+          "       weir user group add GROUP | remove GROUP\n"
+          "       weir user join NAME GROUP | leave NAME\n"
+          "Each takes --state-dir DIR.  A gateway that runs sees the change by itself.\n",
+          out);
+}
+
 int user_command_run(const struct config *c, const struct gateway_places *places)
 {
     const char *what = config_arg(c, 1), *name = config_arg(c, 2);
@@ -427,17 +445,19 @@ int user_command_run(const struct config *c, const struct gateway_places *places
     struct users u = { 0 };
     struct error err;
     int code = -1, lock = -1;
+    bool known = false;
 
     for (size_t i = 0; i < sizeof commands / sizeof commands[0] && what != NULL; i++) {
+        known = known || strcmp(commands[i].name, what) == 0;
         if (strcmp(commands[i].name, what) == 0 && n >= commands[i].words_min && n <= commands[i].words_max)
             code = commands[i].looks;
     }
     if (code >= 0 && strcmp(what, "group") == 0 && strcmp(name, "add") != 0 && strcmp(name, "remove") != 0)
         code = -1;
     if (code < 0) {
-        fprintf(stderr, "usage: weir user add NAME [--key FILE | --pending FINGERPRINT | --from-authorized-keys] | remove NAME |\n"
-                        "                 disable NAME | enable NAME | limit NAME|@GROUP [LIMIT=N...] | list | pending | usage |\n"
-                        "                 group add|remove GROUP | join NAME GROUP | leave NAME   [--state-dir DIR]\n");
+        if (what != NULL && !known)
+            fprintf(stderr, "weir: `weir user` has no %s\n", what);
+        user_command_help(stderr);
         return EXIT_USAGE;
     }
     become_owner(places);

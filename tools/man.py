@@ -54,8 +54,9 @@ def weir(bin_dir):
         if verb not in ("help", "user", "gateway", "serve"):
             text = said(program_path, "help", verb).split("\nexit codes:")[0]
             page += [".SH WEIR %s" % verb.upper()] + literal(text)
+    page += [".SH JOBS"] + literal(said(program_path, "help").split("\nand, ")[1].split("\n`weir help")[0])
     page += [".SH WEIR SERVE"] + options(said(program_path, "help", "serve"))
-    page += [".SH WEIR USER"] + literal("weir user add NAME [--key FILE]\nweir user remove NAME\nweir user list")
+    page += [".SH WEIR USER"] + literal(said(program_path, "help", "user"))
     page += [".SH EXIT STATUS"] + literal(said(program_path, "help").split("exit codes:\n")[1])
     return page + [".SH SEE ALSO", ".BR weir\\-broker (8),", ".BR weir\\-worker (8),", ".BR weir\\-gateway (8),", ".BR weir.conf (5)"]
 

@@ -29,6 +29,16 @@ def lines(path):
         return []
 
 
+def test_a_wrong_word_of_weir_user_is_named():
+    with Rig() as rig:
+        for words in ((), ("add",), ("limits", "alice")):
+            out = rig.user(*words)
+            check(out.returncode == 2 and b"weir user add NAME" in out.stderr and out.stdout == b"", words, out)
+        check(b"has no limits" in out.stderr, out.stderr)
+        out = rig.user("--help")
+        check(out.returncode == 0 and b"weir user join NAME GROUP" in out.stdout and b"--ssh-port" not in out.stdout, "help", out.stdout)
+
+
 def test_check_says_what_is_wrong():
     with Rig() as rig:
         def run(*args):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from gateway_rig import Rig, check, check_eq, check_once, lines_of, run_tests, wait_until  # noqa: E402
+from gateway_rig import BIN, Rig, check, check_eq, check_once, lines_of, run_tests, wait_until  # noqa: E402
 
 
 def test_retry_runs_the_failed_lines_and_no_others():
@@ -193,6 +193,33 @@ def test_how_long_it_will_take():
         rig.ssh("wait " + held)
         check_eq(rig.json("status --json " + later)["lines_ahead"], 3, "one job less")
         check_eq(rig.json("status --json " + held)["lines_ahead"], 0, "an ended one waits for nothing")
+
+
+def test_weir_on_the_box_has_the_verbs_too():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        os.mkdir(rig.path("bin"))
+        with open(rig.path("bin/ssh"), "w") as f:  # the user's own configuration: key, known hosts
+            words = rig.ssh_args()
+            own = [w for i, w in enumerate(words[1:-1], 1) if w != "-p" and words[i - 1] != "-p"]
+            f.write("#!/bin/sh\nexec /usr/bin/ssh %s \"$@\"\n" % " ".join("'%s'" % w for w in own))
+        os.chmod(rig.path("bin/ssh"), 0o755)
+        env = dict(os.environ, PATH=rig.path("bin") + ":" + os.environ["PATH"], WEIR_SSH_HOST="127.0.0.1", WEIR_SSH_PORT=str(rig.port))
+
+        def weir(*words, data=b""):
+            return subprocess.run([os.path.join(BIN, "weir"), *words], input=data, capture_output=True, env=env, timeout=60)
+        check_eq(weir("whoami").stdout, b"alice\n", "whoami")
+        out = weir("submit", "--text", "--name", "a b; 'c'", data=b"one\ntwo\n")
+        check_eq(out.returncode, 0, "submit", out.stderr)
+        job = out.stdout.decode().strip()
+        check_eq(weir("wait", "a b; 'c'").returncode, 0, "found by its name, in one pair of quotes")
+        check_eq(weir("status", job, "--json").stdout, rig.ok("status --json " + job), "status JOB")
+        check_eq(len(weir("results", job).stdout.splitlines()), 2, "results")
+        check_eq(weir("cancel", "nothing").returncode, 3, "exit codes are those of the gateway")
+        check(b"print the answers" in weir("help", "results").stdout, "help")
+        check(b'did you mean "submit"' in weir("submt").stderr, "a near verb")
+        check(b"release" in weir("help").stdout, "the list")
 
 
 def test_every_verb_has_json_and_exit_codes_that_say_what_happened():
