@@ -152,6 +152,9 @@ $(B)/tests/torture/shim.so: tests/torture/shim.c
 
 tests: $(B)/tests/nvml/libnvidia-ml.so.1 $(UNIT) $(EMU_TESTS) $(if $(SAN),,$(B)/gpu_check $(B)/emulation/libweir_cuda.so) $(SIM) $(B)/tests/fake_worker
 
+# For a second compiler: what nvcc and the emulation's own gcc make is not made again.
+plain-tests: $(B)/tests/nvml/libnvidia-ml.so.1 $(UNIT) $(SIM) $(B)/tests/fake_worker $(CUDA_C:%=$(B)/pic/%.o)
+
 test:
 	@tools/deps.sh test
 	@$(MAKE) -j$(JOBS) --no-print-directory all tests
@@ -222,6 +225,6 @@ $(B)/libweir.a: $(LIBWEIR) $(call lib,common)
 clean:
 	rm -rf build
 
-.PHONY: all bench bench-stack tests test test-long prove soak lint deps demo try install uninstall deb dist clean FORCE
+.PHONY: all bench bench-stack tests plain-tests test test-long prove soak lint deps demo try install uninstall deb dist clean FORCE
 .SECONDARY:
 -include $(shell find $(B) -type f -name '*.d' 2>/dev/null)

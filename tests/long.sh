@@ -37,7 +37,7 @@ threads() {
 }
 
 second_compiler() {
-    make -j"$jobs" CC=clang B=build/clang WERROR=1 all tests && tests/all.sh build/clang plain
+    make -j"$jobs" CC=clang B=build/clang CUDA=0 WERROR=1 all plain-tests && tests/all.sh build/clang plain
 }
 
 # The host store: more lives of a writer that is killed, more seeds of two workers.

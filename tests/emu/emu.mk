@@ -1,9 +1,9 @@
 # The CUDA kernels compiled as C++ on the emulation (cuda_emu.h), twice: with AddressSanitizer and UBSan for the tests of
-# kernels and of tiny models, and without for a real model.  Included by the Makefile.
+# kernels and of tiny models, and without for a real model.  -g1 is what a sanitizer's report shows, and quicker than -g.  Included by the Makefile.
 
-EMU_FLAGS := -std=c++17 -g -Wall -Wextra -Wno-unknown-pragmas -D_Static_assert=static_assert -DWEIR_EMULATION \
+EMU_FLAGS := -std=c++17 -g1 -Wall -Wextra -Wno-unknown-pragmas -D_Static_assert=static_assert -DWEIR_EMULATION \
              -fno-strict-aliasing -ffp-contract=off -iquote . -iquote include -iquote tests/emu -MMD -MP $(if $(WERROR),-Werror)
-EMU_CFLAGS = $(filter-out -O%,$(CFLAGS)) -iquote .
+EMU_CFLAGS = $(filter-out -O% -g,$(CFLAGS)) -g1 -iquote .
 EMU_SAN   := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 EMU_SOURCES := $(filter-out kernels/cuda/device.cu kernels/cuda/matmul.cu,$(wildcard kernels/cuda/*.cu)) $(wildcard kernels/cuda/*.c) \
                tests/emu/cuda_emu.cc tests/emu/device_emu.cc tests/emu/matmul_emu.cc
