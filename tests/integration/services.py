@@ -3,7 +3,8 @@ gives numbers, an alert that is due fires.  Needs Debian's prometheus; says so a
 import json, math, os, re, shutil, signal, subprocess, sys, threading, time, urllib.parse, urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
-from serve_rig import ROOT, Serve, free_port, wait_until
+from ports import free_port
+from serve_rig import ROOT, Serve, wait_until
 
 if not shutil.which("prometheus"):
     print("prometheus is not here")

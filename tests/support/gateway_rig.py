@@ -15,6 +15,7 @@ import tempfile
 import time
 
 from patience import PATIENCE, SANITIZED  # noqa: F401
+from ports import free_port
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -51,7 +52,7 @@ class Rig:
         self.state = self.path("state")
         self.endpoint = "ipc://" + self.path("broker.sock")
         self.gateway = self.broker = None
-        self.port = 0
+        self.port = free_port()  # of its own, also while the gateway is away
         self.broker_args = []
         self.gateway_args = []
         self.forbidden = ["Sanitizer", "runtime error", "event=conn_broken", "line_done_twice", "event=connection_died"]

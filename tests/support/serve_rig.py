@@ -8,25 +8,19 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 import urllib.request
 
 from patience import PATIENCE
+from ports import free_port
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BIN = os.environ.get("WEIR_BIN") or os.path.join(ROOT, "build", "bin")
 WEIR = os.path.join(BIN, "weir")
 TINY = os.path.join(ROOT, "tests/reference/data/tiny/tiny-llama-Q8_0.gguf")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def wait_until(condition, seconds, what):
@@ -54,6 +48,8 @@ class Serve:
                         "--ssh-port", "0", "--listen", "127.0.0.1", "--state-dir", self.state, "--runtime-dir", self.run]
         if metrics:
             self.command += ["--metrics-port", str(self.metrics_port), "--gateway-metrics-port", str(self.gateway_metrics_port)]
+        if "--host-store-bytes" not in args:  # the default is a share of the machine, which takes its time to get
+            self.command += ["--host-store-bytes", "64M"]
         self.command += list(args)
         self.process = None
         self.start()
