@@ -151,12 +151,16 @@ class Client:
     def finish(self, ids, seconds=60):
         """Read until every id has its end.  {id: Answer}."""
         answers = {id: Answer() for id in ids}
+        self.read_until(answers, lambda: all(a.end is not None for a in answers.values()), seconds)
+        return answers
+
+    def read_until(self, answers, done, seconds=60):
+        """Put what comes into answers, by id, until done()."""
         end = time.time() + seconds
-        while any(a.end is None for a in answers.values()):
+        while not done():
             m = self.receive(max(0.01, end - time.time()))
             if m.get("id") in answers:
                 answers[m["id"]].take(m)
-        return answers
 
 
 class Answer:
