@@ -47,7 +47,8 @@ slim_base() { # slim_base FILE.tar
 bud() { # bud TARGET TAG ARG...
     local target=$1 tag=$2
     shift 2
-    buildah bud --pull-never --format docker --layers --build-arg BASE=localhost/debian:bookworm-slim --target "$target" -t "localhost/$tag" "$@" \
+    buildah bud --pull-never --format docker --layers --build-arg BASE="${runtime_base:-localhost/debian:bookworm-slim}" \
+        --build-arg BUILD_BASE=localhost/debian:bookworm-slim --target "$target" -t "localhost/$tag" "$@" \
         -f docker/Dockerfile . >"$work/bud.log" 2>&1 || { tail -n 30 "$work/bud.log"; exit 1; }
 }
 
@@ -157,6 +158,26 @@ batch key j
 enter /usr/bin/weir status --wait-ready 1 >/dev/null || fail "the health check fails"
 nsenter -t "$inside" -n curl -sf http://127.0.0.1:9464/readyz >/dev/null || fail "no /readyz"
 
+if command -v prometheus >/dev/null; then
+    say "Prometheus beside it, as compose.yml has it: its files as they are, the services by their names"
+    mkdir "$work/prometheus"
+    echo "127.0.0.1 localhost weir prometheus grafana" >"$work/hosts"
+    # shellcheck disable=SC2016   # the inner shell's
+    nsenter -t "$inside" -n unshare --mount bash -ec 'mount --bind "$1/hosts" /etc/hosts
+        exec prometheus --config.file="$2/prometheus.yml" --storage.tsdb.path="$1/prometheus" --web.listen-address=127.0.0.1:9090' \
+        - "$work" "$PWD/docker/prometheus" >"$work/prometheus.log" 2>&1 &
+    prometheus=$!
+    targets_up() {
+        nsenter -t "$inside" -n curl -sf 'http://127.0.0.1:9090/api/v1/query?query=sum(up)' | grep -q '"2"'
+    }
+    for _ in $(seq 300); do targets_up && break; sleep 0.2; done
+    up=0
+    targets_up || up=$?
+    kill "$prometheus"
+    wait "$prometheus" || true
+    [ "$up" -eq 0 ] || { tail -n 5 "$work/prometheus.log"; fail "Prometheus does not see both"; }
+fi
+
 say "SIGTERM stops it; job, users and host keys stay"
 stop
 ! enter /usr/bin/true 2>/dev/null
@@ -172,12 +193,23 @@ batch ann inside
 stop
 
 say "the cuda target"
-args=() # the stages with this base; with the toolkit, the plug-in is built for one device, too
+args=() # the stages with this base; with the toolkit, the plug-in is built for one device, and the base has CUDA's runtime libraries
 if [ -n "${TRY_NVCC-}" ]; then
     toolkit=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
     args=(--build-arg CUDA=1 --build-arg CUDA_ARCHS=90 --build-arg NVCC="$toolkit/bin/nvcc" --volume "$toolkit:$toolkit:ro")
+    runtime_base=localhost/cuda-runtime
+    mkdir -p "$work/runtime/usr/local/cuda/lib64" "$work/runtime/etc/ld.so.conf.d"
+    cp -L "$toolkit"/lib64/lib{cudart,cublas,cublasLt}.so.[0-9]* "$work/runtime/usr/local/cuda/lib64/"
+    echo /usr/local/cuda/lib64 >"$work/runtime/etc/ld.so.conf.d/cuda.conf"
+    c=$(buildah from --pull-never localhost/debian:bookworm-slim)
+    buildah add "$c" "$work/runtime" / >/dev/null
+    buildah run "$c" ldconfig
+    buildah commit --rm "$c" "$runtime_base" >/dev/null
+    rm -r "$work/runtime"
+    no_gpu="there is no CUDA driver here"
 else
     args=(--build-arg CUDA=0)
+    no_gpu="libweir_cuda.so is not beside this program"
 fi
 bud cuda weir-cuda "${args[@]}"
 buildah inspect --type image localhost/weir-cuda | grep -q 'NVIDIA_VISIBLE_DEVICES=all' || fail "no NVIDIA_VISIBLE_DEVICES"
@@ -185,4 +217,11 @@ if [ -n "${TRY_NVCC-}" ]; then
     c=$(buildah from --pull-never localhost/weir-cuda)
     [ -f "$(buildah mount "$c")/usr/bin/libweir_cuda.so" ] || fail "no plug-in in the image"
 fi
+cp tests/reference/data/tiny/tiny-llama-Q8_0.gguf "$work/models/m.gguf"
+! (start weir-cuda WEIR_MODEL=/models/m.gguf -- "${small[@]}" --device cuda) >"$work/no_gpu.log" 2>&1 || fail "a GPU that is not there"
+grep -q "$no_gpu" "$work/no_gpu.log" || { cat "$work/no_gpu.log"; fail "it does not say why there is no GPU"; }
+grep "$no_gpu" "$work/no_gpu.log" | tail -n 1
+start weir-cuda WEIR_MODEL=/models/m.gguf WEIR_DEVICE=cpu -- "${small[@]}"
+batch ann cpu
+stop
 echo "container: all held, image of $mb MB"
