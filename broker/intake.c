@@ -202,14 +202,16 @@ static bool admit(struct broker *b, const struct sender *from, struct span id, s
     return find_client(b, from, id, a);
 }
 
-/* Whose cached blocks the request may meet: equal hash, equal scope.  Keyed, so that nobody can look for a collision. */
+/* Whose cached blocks the request may meet: equal hash, equal scope.  A request that names none has its user's.  Keyed, so that nobody
+ * can look for a collision. */
 static void scope_hash(const struct broker *b, const struct account *account, struct span scope, struct span salt,
                        uint64_t ret_scope[2])
 {
     uint8_t text[8 + USER_NAME_BYTES + SALT_BYTES_MAX] = "user";
     size_t n = 5;
+    const struct user *user = scope.n == 0 ? users_by_name(&b->identity.users, account->name) : NULL;
 
-    if (span_is(scope, "pool")) {
+    if (span_is(scope, "pool") || (user != NULL && user->pool_scope)) {
         memcpy(text, "pool", 5);
     } else {
         memcpy(text + n, account->name, strlen(account->name) + 1);

@@ -286,7 +286,7 @@ size_t request_flags_sampling(struct request_flags *f, struct flag *ret_flags)
         {"ignore-eos", 0, FLAG_SWITCH, &f->ignore_eos, NULL,
          "go on after the model's end token, up to --max-tokens", 0, 0},
         {"cache", 0, FLAG_TEXT, &f->cache, "on|off", "reuse and leave computed prompts (default on)", 0, 0},
-        {"scope", 0, FLAG_TEXT, &f->scope, "user|pool", "whose computed prompts may be met (default user)", 0,
+        {"scope", 0, FLAG_TEXT, &f->scope, "user|pool", "whose computed prompts may be met (default user, or as the users file says)", 0,
          0},
         {"salt", 0, FLAG_TEXT, &f->salt, "TEXT", "narrow that to those who give the same salt", 0, 0},
         {"class", 0, FLAG_TEXT, &f->class_name, "NAME", "interactive or batch", 0, 0},

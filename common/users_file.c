@@ -50,7 +50,7 @@ struct reader {
     struct users *users;
     char name[USER_NAME_BYTES]; /* of the section we are in */
     bool group;                 /* it is a group's */
-    uint64_t seen;              /* which single keys of the section have been there: limits, then uid, then disabled */
+    uint64_t seen;              /* which single keys of the section have been there: limits, then uid, disabled, group, cache-scope */
 };
 
 /* A key that may stand once in a section. */
@@ -80,6 +80,15 @@ static enum status set_uid(struct reader *r, struct user *user, const struct ini
     }
     user->uid = (int64_t)value.u64;
     return ST_OK;
+}
+
+static enum status set_scope(struct reader *r, struct user *user, const struct ini_entry *e, struct error *err)
+{
+    user->pool_scope = strcmp(e->value, "pool") == 0;
+    if (user->pool_scope || strcmp(e->value, "user") == 0)
+        return once(r, N_LIMITS + 3, e, err);
+    error_set(err, ERR_INVALID_PARAMETER, e->where, "cache-scope has to be user or pool");
+    return ST_INVALID;
 }
 
 /* Groups stand before the users who are in them. */
@@ -137,6 +146,8 @@ static enum status take_value(struct reader *r, struct user *user, const struct 
             user->disabled = value.u64 != 0;
         return st;
     }
+    if (strcmp(e->key, "cache-scope") == 0)
+        return set_scope(r, user, e, err);
     return take_limit(r, user, e, err);
 }
 
@@ -241,6 +252,8 @@ static void write_user(FILE *file, const struct user *user)
         fprintf(file, "uid = %lld\n", (long long)user->uid);
     if (user->disabled)
         fprintf(file, "disabled = yes\n");
+    if (user->pool_scope)
+        fprintf(file, "cache-scope = pool\n");
     if (user->group[0] != '\0')
         fprintf(file, "group = %s\n", user->group);
     for (uint32_t i = 0; i < user->n_keys; i++) {

@@ -51,7 +51,7 @@ static const struct {
     [OPT_CHAT_TEMPLATE] = { "chat-template", "NAME", "chatml, llama3, gemma, ... (default: the model's)", TYPE_TEXT,
                             .max = NAME_BYTES_MAX - 1 },
     [OPT_CACHE] = { "cache", "on|off", "reuse and leave computed prompts (default on)", TYPE_CHOICE, .max = 0 },
-    [OPT_SCOPE] = { "scope", "user|pool", "whose computed prompts may be met (default user)", TYPE_CHOICE, .max = 0 },
+    [OPT_SCOPE] = { "scope", "user|pool", "whose computed prompts may be met (default user, or as the users file says)", TYPE_CHOICE, .max = 0 },
     [OPT_SALT] = { "salt", "TEXT", "narrow that to those who give the same salt", TYPE_TEXT, .max = SALT_BYTES_MAX },
     [OPT_SPECIAL] = { "special", NULL, "read special tokens in the text as such", TYPE_FLAG, .max = 0 },
     [OPT_TEXT] = { "text", NULL, "the input is text, one prompt a line", TYPE_FLAG, .max = 0 },

@@ -11,7 +11,7 @@
  *   group = physics                              (a section [@physics] must be above)
  *   max-running = 64                             (limits; absent = the pool's default)
  *
- * Further keys: disabled = yes|no, max-queued, max-job-lines, max-job-bytes (512M), max-jobs, max-tokens-a-day.
+ * Further keys: disabled = yes|no, cache-scope = user|pool (of requests that name none), max-queued, max-job-lines, max-job-bytes (512M), max-jobs, max-tokens-a-day.
  *
  * Names: 1 to 31 of a-z 0-9 _ -, beginning with a letter; uid-N is reserved.  An ipc peer whose uid no user names is called by
  * the machine's account name, or "uid-N" where there is none, or it does not fit, or it is the name of somebody in this file
@@ -52,6 +52,7 @@ struct user {
     char name[USER_NAME_BYTES];
     int64_t uid;                       /* -1: none */
     bool disabled;
+    bool pool_scope;                   /* cache-scope = pool: requests that name no scope may meet the cached blocks of all who say so */
     char group[USER_NAME_BYTES];       /* "": none */
     struct user_key *keys;
     uint32_t n_keys;

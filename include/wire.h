@@ -95,7 +95,7 @@ struct wire_generate {
     struct span stops[STOPS_MAX];
     uint32_t n_stops;
     struct wire_logit_bias bias;
-    struct span scope;          /* "user" (default) or "pool"; empty: default */
+    struct span scope;          /* "user" or "pool"; empty: the user's own, "user" if nothing says otherwise */
     struct span salt;           /* narrows the scope to those who give the same */
     struct span session;        /* empty: none */
     uint64_t session_ttl_ms;    /* 0: absent, SESSION_TTL_MS */

@@ -1,5 +1,5 @@
 """The broker with real workers and a real model: answers are the same whatever happens to the workers."""
-import os, random, signal, sys, threading, time
+import os, random, signal, sys, tempfile, threading, time
 
 from broker_pool import Answer, Client, Pool, SIGNATURE, run
 
@@ -59,6 +59,20 @@ def killed_workers_change_no_answer():
             same(want[id], got[id], id)
         assert sum(a.end["takeovers"] for a in got.values()) > 0
         pool.wait_empty()
+
+
+def a_user_whose_scope_is_the_pool_shares_and_may_say_otherwise():
+    with tempfile.TemporaryDirectory(prefix="weir-users-") as folder:
+        users = os.path.join(folder, "users")
+        with open(users, "w", encoding="utf-8") as f:
+            f.write("[carl]\ncache-scope = pool\n[dora]\ncache-scope = pool\n[emil]\n")
+        with Pool(models=["m=" + MODEL], real=True, args=["--users-file", users]) as pool:
+            def cached(user, **fields):
+                a = pool.client().generate(prompt=SYSTEM + QUESTIONS[0], max_tokens=2, temperature=0.0, on_behalf_of=user, **fields)
+                return a.end["usage"]["cached_tokens"]
+            assert cached("carl") == 0 and cached("dora") > 0, "two who share"
+            assert cached("emil") == 0 and cached("dora", scope="user") == 0, "one who does not, and one who does not this time"
+            assert cached("emil", scope="pool") > 0 and cached("carl", salt="mine") == 0, "by request"
 
 
 def an_equal_prompt_is_computed_once_and_answered_alike():
@@ -139,5 +153,5 @@ if __name__ == "__main__":
     if not os.path.exists(MODEL):
         print("no model at " + MODEL)
         sys.exit(77)
-    run([an_equal_prompt_is_computed_once_and_answered_alike, killed_workers_change_no_answer, two_models_serve_side_by_side,
+    run([an_equal_prompt_is_computed_once_and_answered_alike, a_user_whose_scope_is_the_pool_shares_and_may_say_otherwise, killed_workers_change_no_answer, two_models_serve_side_by_side,
          sixty_four_clients_leave_in_every_way])

@@ -66,13 +66,13 @@ static void everything_in_the_file_arrives(void **state)
     assert_int_equal(load("# people\n[bob]\n\n[alice]\nuid = 1000\nkey = " KEY_A " alice@laptop\n"
                           "key = from=\"10.0.0.0/8,!10.1.1.1\",restrict " KEY_B " b ; c \"d\"\nmax-running = 64\n"
                           "max-queued=7\nmax-job-lines = 1000\nmax-job-bytes = 64M\nmax-jobs = 9\nmax-tokens-a-day = 5000000\n"
-                          "disabled = yes\n"),
+                          "disabled = yes\ncache-scope = pool\n"),
                      ST_OK);
     assert_int_equal(u.n, 2);
     const struct user *alice = users_by_name(&u, "alice");
     assert_ptr_equal(alice, &u.list[0]); /* sorted */
     assert_int_equal(alice->uid, 1000);
-    assert_true(alice->disabled);
+    assert_true(alice->disabled && alice->pool_scope);
     assert_int_equal(alice->n_keys, 2);
     assert_string_equal(alice->keys[0].comment, "alice@laptop");
     assert_string_equal(alice->keys[1].comment, "b ; c \"d\"");
@@ -137,6 +137,7 @@ static void what_is_saved_is_what_is_loaded_again(void **state)
     assert_int_equal(users_add_curve(&u, "zoe", (const uint8_t *)"0123456789abcdef0123456789abcdef", "lap-top", &err), ST_OK);
     u.list[2].uid = 0;
     u.list[2].disabled = true;
+    u.list[1].pool_scope = true;
     u.list[1].max_job_bytes = 12345;
     assert_int_equal(users_save(path, &u, &err), ST_OK);
     assert_int_equal(stat(path, &s), 0);
@@ -147,6 +148,7 @@ static void what_is_saved_is_what_is_loaded_again(void **state)
         assert_string_equal(again.list[i].name, u.list[i].name);
         assert_int_equal(again.list[i].uid, u.list[i].uid);
         assert_int_equal(again.list[i].disabled, u.list[i].disabled);
+        assert_int_equal(again.list[i].pool_scope, u.list[i].pool_scope);
         assert_int_equal(again.list[i].max_job_bytes, u.list[i].max_job_bytes);
         assert_int_equal(again.list[i].n_curve, u.list[i].n_curve);
         for (uint32_t k = 0; k < u.list[i].n_curve; k++)
@@ -193,6 +195,8 @@ static void what_is_wrong_in_the_file_is_named_by_line(void **state)
         { "[alice]\nmax-running = lots\n", 2, "max-running" },
         { "[alice]\nmax-runing = 5\n", 2, "no key max-runing" },
         { "[alice]\ndisabled = perhaps\n", 2, "yes or no" },
+        { "[alice]\ncache-scope = mars\n", 2, "user or pool" },
+        { "[alice]\ncache-scope = user\ncache-scope = pool\n", 3, "twice" },
         { "uid = 5\n", 1, "before the first" },
         { "[alice]\nuid\n", 2, "neither" },
     };
