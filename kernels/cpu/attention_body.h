@@ -18,44 +18,50 @@ INLINE const uint8_t *block_at(const struct kv_view *kv, uint32_t position)
     return kv->pool + (size_t)kv->blocks[position / BLOCK_TOKENS] * kv->block_bytes;
 }
 
-/* What a few queries read is used once and lies scattered, so it is asked for ahead: with the scores of nb blocks their V and
- * the K of the next nb blocks; with the V of a block its K one split on, or in the last
- * split that of the next head, which is next in line as a rule.  So memory is never idle.  With many queries the arithmetic
- * takes longer than memory. */
-struct ahead {
-    const uint8_t *at[2 * BATCH_BLOCKS];
-};
-
-INLINE void ahead_init(struct ahead *a, const int nb, const struct attention_tile *t, uint32_t position, uint32_t end)
+/* What a few queries read is used once and lies scattered, so it is asked for ahead: with the scores of a block its V, with the V of a
+ * block what the scores of the block one split on will read; in the last split, those of the next head, which is next in line as a
+ * rule.  So memory is never idle.  With many queries the arithmetic takes longer than memory. */
+INLINE void fetch_v(const uint8_t *const *block, const int nb, const struct attention_tile *t, size_t byte)
 {
     UNROLL
-    for (int b = 0; b < nb; b++) {
-        const uint32_t next = position + 16 * (uint32_t)(nb + b);
-        a->at[b] = block_at(&t->kv, position + 16 * (uint32_t)b) + t->kv.v;
-        a->at[nb + b] = next < end ? block_at(&t->kv, next) + t->kv.k : a->at[b];
-    }
+    for (int b = 0; b < nb; b++)
+        __builtin_prefetch(block[b] + t->kv.v + byte);
 }
 
-INLINE void ahead_fetch(const struct ahead *a, const int nb, size_t byte)
+INLINE const uint8_t *block_one_split_on(const struct attention_tile *t, uint32_t position)
 {
-    UNROLL
-    for (int b = 0; b < 2 * nb; b++)
-        __builtin_prefetch(a->at[b] + byte);
+    if (position + SPLIT < t->hi[0])
+        return block_at(&t->kv, position + SPLIT);
+    return block_at(&t->kv, position % SPLIT) + t->kv.next_head;
+}
+
+/* K is fetched by the sixteenth, with each of the 16 positions of V; the scales of both with the first. */
+INLINE void fetch_k_one_split_on(const struct attention_tile *t, uint32_t position)
+{
+    const uint8_t *block = block_one_split_on(t, position);
+    const size_t bytes = t->kv.head_dim * (t->kv.kv_group == 0 ? 2 : 1);
+
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(block + t->kv.k + position % 16 * bytes + i, 0, 2);
+    if (t->kv.kv_group == 0 || position % 16 != 0)
+        return;
+    for (size_t i = 0; i < t->kv.head_dim / t->kv.kv_group * 32; i += 64) {
+        __builtin_prefetch(block + t->kv.k_scales + i, 0, 2);
+        __builtin_prefetch(block + t->kv.v_scales + i, 0, 2);
+    }
 }
 
 /* nq queries from column `first` of qt, nb blocks: scores to s[query][16 * block]. */
 INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *t, const struct attention_scratch *sc,
-                       uint32_t first, uint32_t position, uint32_t end, float *s)
+                       uint32_t first, uint32_t position, float *s)
 {
     vf acc[BATCH_BLOCKS][BATCH_QUERIES];
-    const uint16_t *k[BATCH_BLOCKS];
+    const uint8_t *block[BATCH_BLOCKS];
     const float *qt = sc->qt + first;
-    struct ahead ahead;
 
-    ahead_init(&ahead, nb, t, position, end);
     UNROLL
     for (int b = 0; b < nb; b++) {
-        k[b] = (const void *)(block_at(&t->kv, position + 16 * (uint32_t)b) + t->kv.k);
+        block[b] = block_at(&t->kv, position + 16 * (uint32_t)b);
         UNROLL
         for (int i = 0; i < nq; i++)
             acc[b][i] = vf_zero();
@@ -63,10 +69,10 @@ INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *
     for (uint32_t d = 0; d < t->kv.head_dim; d++, qt += ATTENTION_QUERIES) {
         vf kd[BATCH_BLOCKS];
         if (nq <= FEW_QUERIES && d % 2 == 0)
-            ahead_fetch(&ahead, nb, (size_t)d * 32);
+            fetch_v(block, nb, t, (size_t)d * 32);
         UNROLL
         for (int b = 0; b < nb; b++)
-            kd[b] = vf_of_f16(k[b] + (size_t)d * 16);
+            kd[b] = vf_of_f16((const uint16_t *)(const void *)(block[b] + t->kv.k) + (size_t)d * 16);
         UNROLL
         for (int i = 0; i < nq; i++) {
             vf q = vf_set1(qt[i]);
@@ -83,14 +89,12 @@ INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *
 }
 
 INLINE void scores_q8(const int nq, const int nb, const struct attention_tile *t, const struct attention_scratch *sc,
-                      uint32_t first, uint32_t position, uint32_t end, float *s)
+                      uint32_t first, uint32_t position, float *s)
 {
     const uint32_t dim = t->kv.head_dim, group = t->kv.kv_group, n_groups = dim / group;
     vf acc[BATCH_BLOCKS][BATCH_QUERIES];
     const uint8_t *block[BATCH_BLOCKS];
-    struct ahead ahead;
 
-    ahead_init(&ahead, nb, t, position, end);
     UNROLL
     for (int b = 0; b < nb; b++) {
         block[b] = block_at(&t->kv, position + 16 * (uint32_t)b);
@@ -107,7 +111,7 @@ INLINE void scores_q8(const int nq, const int nb, const struct attention_tile *t
                 dot[b][i] = vi_start8(sc->q8n[(first + (uint32_t)i) * n_groups + g]);
         for (uint32_t d = g * group; d < (g + 1) * group; d += 4) {
             if (nq <= FEW_QUERIES)
-                ahead_fetch(&ahead, nb, (size_t)d * 16);
+                fetch_v(block, nb, t, (size_t)d * 16);
             UNROLL
             for (int b = 0; b < nb; b++) {
                 vi k = vi_load(block[b] + t->kv.k + (size_t)d * 16);
@@ -147,9 +151,9 @@ INLINE void scores_q8(const int nq, const int nb, const struct attention_tile *t
         float *s = sc->scores + (size_t)i * SPLIT;                                                                 \
         uint32_t p = from;                                                                                         \
         for (; p + 16 * nb <= to; p += 16 * nb)                                                                    \
-            scores_##kind(nq, nb, t, sc, i, p, to, s + p % SPLIT);                                                     \
+            scores_##kind(nq, nb, t, sc, i, p, s + p % SPLIT);                                                         \
         for (; p < to; p += 16)                                                                                    \
-            scores_##kind(nq, 1, t, sc, i, p, to, s + p % SPLIT);                                                      \
+            scores_##kind(nq, 1, t, sc, i, p, s + p % SPLIT);                                                          \
         i += nq;                                                                                                   \
         continue;                                                                                                  \
     }
@@ -195,17 +199,6 @@ static void weights(float *s, uint32_t from, uint32_t to, float *ret_m, float *r
 
 /* ------------------------------------------------------------------ weighted sum of V */
 
-INLINE void fetch_next_k(const struct attention_tile *t, uint32_t position)
-{
-    const size_t bytes = t->kv.head_dim * (t->kv.kv_group == 0 ? 2 : 1); /* the sixteenth of a block's K */
-
-    const uint8_t *k = position + SPLIT < t->hi[0] ? block_at(&t->kv, position + SPLIT) : block_at(&t->kv, position) + t->kv.next_head;
-
-    k += t->kv.k + position % 16 * bytes;
-    for (size_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(k + i, 0, 2);
-}
-
 /* o[query][dim0 + 16 v] += sum over positions from .. to-1, nq queries whose weights begin at s. */
 INLINE void values_f16(const int nq, const int nv, const struct attention_tile *t, const float *s, uint32_t from,
                        uint32_t to, uint32_t dim0, float *o)
@@ -224,7 +217,7 @@ INLINE void values_f16(const int nq, const int nv, const struct attention_tile *
         for (end = end < to ? end : to; from < end; from++, value += dim) {
             vf vd[BATCH_DIMS];
             if (nq <= 3 && dim0 == 0)
-                fetch_next_k(t, from);
+                fetch_k_one_split_on(t, from);
             UNROLL
             for (int v = 0; v < nv; v++)
                 vd[v] = vf_of_f16(value + 16 * v);
@@ -271,7 +264,7 @@ INLINE void values_q8(const int nq, const int nv, const struct attention_tile *t
         uint32_t end = (from & ~15u) + 16;
         for (end = end < to ? end : to; from < end; from++, value += dim) {
             if (nq <= 3 && dim0 == 0)
-                fetch_next_k(t, from);
+                fetch_k_one_split_on(t, from);
             UNROLL
             for (int v = 0; v < nv; v++) {
                 vf vd = vf_of_i8(value + 16 * v);
