@@ -138,7 +138,7 @@ class Client:
         return self.receive_type(type, seconds)
 
     def receive_type(self, *types, seconds=20):
-        end = time.time() + seconds
+        end = time.time() + seconds * PATIENCE
         while True:
             m = self.receive(max(0.01, end - time.time()))
             if m["type"] in types:
@@ -156,7 +156,7 @@ class Client:
 
     def read_until(self, answers, done, seconds=60):
         """Put what comes into answers, by id, until done()."""
-        end = time.time() + seconds
+        end = time.time() + seconds * PATIENCE
         while not done():
             m = self.receive(max(0.01, end - time.time()))
             if m.get("id") in answers:

@@ -1,5 +1,5 @@
 """Clients of other machines: tcp with CURVE.  The clients here are pyzmq's own, and the command `weir`."""
-import os, resource, socket, stat, subprocess, sys, time
+import os, resource, socket, stat, subprocess, time
 from broker_pool import BIN, Client, Pool, run
 import zmq, zmq.utils.z85
 

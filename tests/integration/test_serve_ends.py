@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """`weir serve` ends when there is nothing to serve, and says why; one bad model among others stops nobody; a second SIGTERM ends all at once."""
-import json, os, signal, subprocess, sys, tempfile, time
+import json, os, signal, subprocess, sys, tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
-from serve_rig import BIN, TINY, WEIR, Serve, main, wait_until
+from serve_rig import TINY, WEIR, Serve, main, wait_until
 
 
 def broken_file(folder):

@@ -3,7 +3,6 @@
 import os
 import pwd
 import re
-import signal
 import socket
 import subprocess
 import sys

@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from gateway_rig import Failure, Rig, check, check_eq, check_once, lines_of, run_tests, wait_until  # noqa: E402
+from gateway_rig import Rig, check, check_eq, check_once, lines_of, run_tests, wait_until  # noqa: E402
 
 
 def mixed_lines():

@@ -2,7 +2,7 @@
 import json, os, shutil, signal, socket, subprocess, sys, tempfile, time, types
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
-from patience import PATIENCE  # noqa: E402
+from patience import PATIENCE, wait_until  # noqa: E402
 import terminal  # noqa: E402
 
 BIN = os.environ.get("WEIR_BIN") or os.path.join(os.path.dirname(__file__), "../../build/bin")
@@ -82,13 +82,6 @@ class WeirTerminal(terminal.Terminal):
 
     def __init__(self, place, *args):
         super().__init__([WEIR, *args], {**place.env, "TERM": "xterm"})
-
-
-def wait_until(condition, seconds=10):
-    end = time.time() + seconds * PATIENCE
-    while not condition():
-        assert time.time() < end
-        time.sleep(0.02)
 
 
 # --- generate, tokenize, models, help ------------------------------------------------------------

@@ -14,16 +14,12 @@ import sys
 import tempfile
 import time
 
-from patience import PATIENCE, SANITIZED  # noqa: F401
+from patience import PATIENCE, SANITIZED, Failure, wait_until  # noqa: F401
 from ports import free_port
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BIN = os.environ.get("WEIR_BIN", os.path.join(ROOT, "build", "bin"))
-
-
-class Failure(Exception):
-    pass
 
 
 def check(condition, *what):
@@ -34,16 +30,6 @@ def check(condition, *what):
 def check_eq(got, wanted, *what):
     if got != wanted:
         raise Failure("%s: got %r, wanted %r" % (" ".join(str(w) for w in what), got, wanted))
-
-
-def wait_until(condition, seconds, what):
-    end = time.monotonic() + seconds * PATIENCE
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise Failure("not within %g s: %s" % (seconds, what))
 
 
 class Rig:

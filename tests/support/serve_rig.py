@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.request
 
-from patience import PATIENCE
+from patience import wait_until  # noqa: F401
 from ports import free_port
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -21,16 +21,6 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BIN = os.environ.get("WEIR_BIN") or os.path.join(ROOT, "build", "bin")
 WEIR = os.path.join(BIN, "weir")
 TINY = os.path.join(ROOT, "tests/reference/data/tiny/tiny-llama-Q8_0.gguf")
-
-
-def wait_until(condition, seconds, what):
-    end = time.monotonic() + seconds * PATIENCE
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError("not within %g s: %s" % (seconds, what))
 
 
 class Serve:

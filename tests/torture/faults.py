@@ -13,7 +13,6 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 os.chdir(ROOT)
 os.environ["WEIR_BIN"] = BIN = os.path.abspath(os.environ.get("WEIR_BUILD", "build/faults") + "/bin")
 sys.path.insert(0, ROOT + "/tests/integration")
-import broker_pool  # noqa: E402
 from broker_pool import Pool  # noqa: E402
 
 TINY = ROOT + "/tests/reference/data/tiny/tiny-llama-Q8_0.gguf"
