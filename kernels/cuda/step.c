@@ -349,10 +349,15 @@ static uint32_t power_index(uint32_t n)
     return i;
 }
 
+static uint32_t sequences_max(const struct backend *b)
+{
+    return b->options.max_seqs < b->options.max_rows ? b->options.max_seqs : b->options.max_rows;
+}
+
 /* The capacity of a graph: decodes only, all sampled. */
 static struct step_sizes graph_sizes(const struct backend *b, uint32_t row_index, uint32_t part_index)
 {
-    const uint32_t rows = 1u << row_index;
+    const uint32_t rows = 1u << row_index < sequences_max(b) ? 1u << row_index : sequences_max(b);
 
     return (struct step_sizes){ .rows = rows, .exact = rows, .items = rows, .outs = rows, .requests = rows, .parts = 1u << part_index,
                                 .queries = b->heads_per_tile };
@@ -378,9 +383,8 @@ static device_graph graph_for(const struct backend *b, const struct plan *p, str
 enum status cuda_record_graphs(struct backend *b)
 {
     const uint32_t splits = (b->options.context_tokens + SPLIT - 1) / SPLIT;
-    const uint32_t largest = b->options.max_seqs < b->options.max_rows ? b->options.max_seqs : b->options.max_rows;
 
-    for (uint32_t row = 0; device_has_graphs() && row < ROW_SIZES_MAX && 1u << row <= largest; row++) {
+    for (uint32_t row = 0; device_has_graphs() && row <= power_index(sequences_max(b)); row++) {
         for (uint32_t part = 0; part < PART_SIZES_MAX; part++) {
             if (part > 0 && 1u << (part - 1) >= splits)
                 break;

@@ -13,6 +13,7 @@
  *   missing waits            what cp.async copies arrives when the thread waits for it, not earlier (or at once: by the seed)
  *   memory errors            global and shared memory are heap blocks of exact size: AddressSanitizer sees the rest
  *
+ *   arguments in graphs      a graph holds the launches with the arguments they had when it was recorded
  *   missing waits of streams  a stream does what it was given at some later time, in order; which stream goes on is drawn, and
  *                            only events hold one back (device_emu.cc)
  *
@@ -76,7 +77,11 @@ const std::string &failure();       /* the first broken rule since expect_failur
 
 void run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
 extern uint64_t n_launches, launches_left; /* so far; until the device fails */
-void give(void *stream, const std::function<void()> &operation); /* device_emu.cc: to the end of its queue */
+/* device_emu.cc: to the end of a stream's queue; into the graph that is recorded of it, if one is; one launch more, unless the
+ * device fails now */
+void give(void *stream, const std::function<void()> &operation);
+bool record(void *stream, const std::function<void()> &operation);
+bool may_launch();
 uint64_t random();                                               /* the next number of the seed */
 
 /* ---- inside a kernel ---- */
@@ -153,16 +158,17 @@ typedef void *cudaStream_t;
 
 namespace emu
 {
-/* A launch takes copies of its arguments; without a stream it runs at once, else when the stream gets to it. */
+/* A launch takes copies of its arguments; without a stream it runs at once, else when the stream gets to it.  One that is being
+ * recorded counts when it is replayed. */
 template <typename... P, typename... A>
 cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, A... args)
 {
-    n_launches++;
-    if (launches_left == 0)
-        return cudaErrorLaunchFailure;
-    launches_left--;
     const std::function<void()> operation = [=] { run(grid, block, shared_bytes, [=] { kernel(args...); }); };
 
+    if (stream != nullptr && record(stream, operation))
+        return cudaSuccess;
+    if (!may_launch())
+        return cudaErrorLaunchFailure;
     if (stream == nullptr)
         operation();
     else

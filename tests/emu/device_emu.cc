@@ -31,9 +31,15 @@ struct operation {
     uint64_t until;
 };
 
+/* Launches, with the arguments they were recorded with. */
+struct graph {
+    std::vector<std::function<void()>> launches;
+};
+
 struct stream {
     std::deque<operation> queue;
     uint64_t given = 0, done = 0;
+    graph *recorded = nullptr; /* what is given goes there */
 };
 
 struct event {
@@ -87,8 +93,30 @@ static void push(stream *s, const operation &o)
     s->given++;
 }
 
+bool emu::record(void *to, const std::function<void()> &run)
+{
+    graph *g = static_cast<stream *>(to)->recorded;
+
+    if (g != nullptr)
+        g->launches.push_back(run);
+    return g != nullptr;
+}
+
+bool emu::may_launch()
+{
+    n_launches++;
+    if (launches_left == 0)
+        return false;
+    launches_left--;
+    return true;
+}
+
 void emu::give(void *to, const std::function<void()> &run)
 {
+    if (static_cast<stream *>(to)->recorded != nullptr) {
+        fprintf(stderr, "emulation: only launches are recorded\n");
+        abort();
+    }
     push(static_cast<stream *>(to), { run, nullptr, 0 });
 }
 
@@ -323,26 +351,60 @@ enum status device_zero(void *at, size_t bytes, device_stream s)
     return ST_OK;
 }
 
+/* ------------------------------------------------------------------ graphs */
+
+static bool graphs_on;
+static uint64_t n_replays;
+
+void emu_graphs(bool on)
+{
+    graphs_on = on;
+}
+
+uint64_t emu_replays(void)
+{
+    return n_replays;
+}
+
+static graph *graph_of(device_graph g)
+{
+    return reinterpret_cast<graph *>(g);
+}
+
 bool device_has_graphs(void)
 {
-    return false;
+    return graphs_on || getenv("WEIR_EMULATED_GRAPHS") != nullptr;
 }
 
-enum status device_capture_begin(device_stream)
+enum status device_capture_begin(device_stream s)
 {
-    return ST_SYSTEM;
+    if (stream_of(s)->recorded != nullptr)
+        return device_failed("cudaStreamBeginCapture", 900);
+    stream_of(s)->recorded = new graph;
+    return ST_OK;
 }
 
-enum status device_capture_end(device_stream, device_graph *)
+enum status device_capture_end(device_stream s, device_graph *ret_graph)
 {
-    return ST_SYSTEM;
+    if (stream_of(s)->recorded == nullptr)
+        return device_failed("cudaStreamEndCapture", 900);
+    *ret_graph = reinterpret_cast<device_graph>(stream_of(s)->recorded);
+    stream_of(s)->recorded = nullptr;
+    return ST_OK;
 }
 
-enum status device_graph_launch(device_graph, device_stream)
+enum status device_graph_launch(device_graph g, device_stream s)
 {
-    return ST_SYSTEM;
+    n_replays++;
+    for (const std::function<void()> &launch : graph_of(g)->launches) {
+        if (!emu::may_launch())
+            return sticky("cudaGraphLaunch");
+        emu::give(s, launch);
+    }
+    return ST_OK;
 }
 
-void device_graph_free(device_graph)
+void device_graph_free(device_graph g)
 {
+    delete graph_of(g);
 }
