@@ -253,6 +253,13 @@ static void describe(const struct backend *b, struct backend_info *ret_info)
     } id = { { b->m->fingerprint[0], b->m->fingerprint[1] }, CUDA_ARITHMETIC_VERSION, (uint32_t)b->options.kv_type, "cuda" };
     XXH128_hash_t h = XXH3_128bits(&id, sizeof(id));
 
+    if (b->has_half) { /* sums of 32 K are the tensor core's, each generation's with its own last bits */
+        struct {
+            XXH128_hash_t exact;
+            int32_t capability[2];
+        } half = { h, { b->device.major, b->device.minor } };
+        h = XXH3_128bits(&half, sizeof(half));
+    }
     if (b->matmul != NULL) { /* the library chooses algorithms by its version and the device */
         struct {
             XXH128_hash_t exact;

@@ -15,7 +15,7 @@
 #include "kernels/cuda/matmul.h"
 
 /* Bump it when any bit of any logit may change: it is part of the numerics id. */
-enum { CUDA_ARITHMETIC_VERSION = 2 };
+enum { CUDA_ARITHMETIC_VERSION = 3 };
 
 enum {
     COPIES_PENDING_MAX = 256,   /* block copies under way */
@@ -112,6 +112,7 @@ struct backend {
     backend_ticket next_ticket;
     backend_ticket *block_ticket; /* [n_blocks] newest copy that reads or writes it */
     device_graph graphs[ROW_SIZES_MAX][PART_SIZES_MAX];
+    bool has_half;                /* some matrix is F16 or BF16 */
     bool broken;                  /* a step or copy failed: only close is left */
 };
 

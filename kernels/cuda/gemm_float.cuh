@@ -1,23 +1,11 @@
-/* gemm_float.cuh - F32, F16 and BF16 weights times float rows: see gemm.cuh.  A block has 4 warps; lane l has row l of 32
+/* gemm_float.cuh - F32 weights times float rows: see gemm.cuh.  A block has 4 warps; lane l has row l of 32
  * rows of the weights (two panels), warp w the rows w * ROWS .. of the tile.  16 bytes of weights a load, K in order. */
 #ifndef GEMM_FLOAT_CUH
 #define GEMM_FLOAT_CUH
 
 #include "gemm.cuh"
 
-template <int TYPE> struct float_format {
-    static constexpr uint32_t per_unit = TYPE == TENSOR_F32 ? 4 : 8; /* elements of 16 bytes */
-};
-
-template <int TYPE> __device__ __forceinline__ float unit_element(const uint4 &u, int i)
-{
-    const uint32_t words[4] = { u.x, u.y, u.z, u.w };
-
-    if (TYPE == TENSOR_F32)
-        return __uint_as_float(words[i]);
-    const uint16_t h = (uint16_t)(words[i / 2] >> 16 * (i % 2));
-    return TYPE == TENSOR_F16 ? half_to_float(h) : bf16_to_float(h);
-}
+enum { FLOAT_UNIT = 4 /* elements of 16 bytes */ };
 
 /* Elements chunk * FLOAT_K .. of rows first .. into their buffer [cols][FLOAT_K]. */
 __device__ __forceinline__ void stage_floats(const struct product_args &a, float *buffer, uint32_t chunk, uint32_t first, uint32_t n)
@@ -30,10 +18,10 @@ __device__ __forceinline__ void stage_floats(const struct product_args &a, float
     }
 }
 
-template <int TYPE, int ROWS, bool GATE>
+template <int ROWS, bool GATE>
 __device__ __forceinline__ void gemm_float(const struct product_args &a)
 {
-    constexpr uint32_t per_unit = float_format<TYPE>::per_unit, tile = 4 * ROWS;
+    constexpr uint32_t tile = 4 * ROWS;
     constexpr int streams = GATE ? 2 : 1;
     SHARED_BYTES(bytes);
     float *x = reinterpret_cast<float *>(bytes); /* [FLOAT_STAGES][tile][FLOAT_K] */
@@ -68,22 +56,22 @@ __device__ __forceinline__ void gemm_float(const struct product_args &a)
             stage_floats(a, x + (c + FLOAT_STAGES - 1) % FLOAT_STAGES * tile * FLOAT_K, c + FLOAT_STAGES - 1, first, n);
         cp_async_commit();
         const float *rows = x + (c % FLOAT_STAGES * tile + warp * ROWS) * FLOAT_K;
-        const uint32_t left = a.n_k - c * FLOAT_K, n_units = ((left < FLOAT_K ? left : (uint32_t)FLOAT_K) + per_unit - 1) / per_unit;
+        const uint32_t left = a.n_k - c * FLOAT_K, n_units = ((left < FLOAT_K ? left : (uint32_t)FLOAT_K) + FLOAT_UNIT - 1) / FLOAT_UNIT;
         if (warp * ROWS >= n)
             continue;
 #pragma unroll 2
         for (uint32_t u = 0; u < n_units; u++) {
-            uint4 w[streams];
+            float4 w[streams];
             for (int s = 0; s < streams; s++)
-                w[s] = __ldg(reinterpret_cast<const uint4 *>(panel[s] + (size_t)(c * (FLOAT_K / per_unit) + u) * 256));
+                w[s] = __ldg(reinterpret_cast<const float4 *>(panel[s] + (size_t)(c * (FLOAT_K / FLOAT_UNIT) + u) * 256));
 #pragma unroll
-            for (uint32_t i = 0; i < per_unit; i++) {
-                if (u * per_unit + i >= left) /* the end of K */
+            for (uint32_t i = 0; i < FLOAT_UNIT; i++) {
+                if (u * FLOAT_UNIT + i >= left) /* the end of K */
                     break;
                 for (int s = 0; s < streams; s++) {
-                    const float weight = unit_element<TYPE>(w[s], (int)i);
+                    const float weight = i == 0 ? w[s].x : i == 1 ? w[s].y : i == 2 ? w[s].z : w[s].w;
                     for (int r = 0; r < ROWS; r++)
-                        acc[s][r] = fmaf(weight, rows[r * FLOAT_K + u * per_unit + i], acc[s][r]);
+                        acc[s][r] = fmaf(weight, rows[r * FLOAT_K + u * FLOAT_UNIT + i], acc[s][r]);
                 }
             }
         }

@@ -8,7 +8,7 @@
 #include "gemm_int.cuh"
 #include "gemv_int.cuh"
 
-enum { GATE_STRIDE = 65 /* floats of a row's 64 columns of F */, ROW_TILES = GEMM_ROWS / 8 };
+enum { ROW_TILES = GEMM_ROWS / 8 };
 
 /* Both panels' block b times all columns of the tile; x: [GEMM_ROWS] of that block of K.  With two inputs the second half of
  * the columns are the second inputs of the rows of the first half, and go on with their chains. */
@@ -50,35 +50,13 @@ __device__ __forceinline__ void block_times_rows(const pair_bits<TYPE> (&bits)[2
     }
 }
 
-/* Activated columns through shared memory, so that a warp has 32 neighbours of one row. */
-__device__ __forceinline__ void gate_tile(const struct product_args &a, float *y, const float (&acc)[2][ROW_TILES][4],
-                                          uint32_t group, uint32_t first, uint32_t n, uint32_t warp, uint32_t lane)
-{
-    const uint32_t n_ff = a.part[0].n_rows;
-
-    __syncthreads(); /* the rows' buffers are free */
-#pragma unroll
-    for (int t = 0; t < ROW_TILES; t++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            y[(8 * t + 2 * (lane % 4) + i % 2) * GATE_STRIDE + 16 * warp + lane / 4 + i / 2 * 8] =
-                gated(a.gelu, acc[0][t][i], acc[1][t][i]);
-    __syncthreads();
-    for (uint32_t i = warp; i < 2 * n; i += GEMM_THREADS / WARP) {
-        const uint32_t row = i / 2, block = 2 * group + i % 2;
-        const bool valid = block * WARP + lane < n_ff;
-        if (block * WARP < n_ff)
-            put_input(a.out, output_row(a, first + row), block, valid ? y[row * GATE_STRIDE + 32 * (i % 2) + lane] : 0.0f, valid, lane);
-    }
-}
-
 template <int TYPE, bool GATE, int INPUTS>
 __device__ __forceinline__ void gemm_int(const struct product_args &a)
 {
     SHARED_BYTES(bytes);
     struct xblock *x = reinterpret_cast<struct xblock *>(bytes); /* [GEMM_STAGES][GEMM_BLOCKS][GEMM_ROWS] */
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    uint32_t group = blockIdx.x;
+    uint32_t column, group = group_of(column);
     const uint32_t part = GATE ? 0 : find_part(a, 8, group);
     const uint32_t n_chunks = (a.n_k + GEMM_BLOCKS - 1) / GEMM_BLOCKS, n_pairs = (a.n_k + 1) / 2;
     uint32_t index[2];
@@ -96,7 +74,7 @@ __device__ __forceinline__ void gemm_int(const struct product_args &a)
     grid_wait();
     grid_launch();
     constexpr uint32_t cols = GEMM_ROWS / INPUTS;
-    const uint32_t n_rows = *a.n_rows, first = blockIdx.y * cols;
+    const uint32_t n_rows = *a.n_rows, first = column * cols;
     if (first >= n_rows)
         return;
     const uint32_t n = n_rows - first < cols ? n_rows - first : cols;
@@ -127,22 +105,8 @@ __device__ __forceinline__ void gemm_int(const struct product_args &a)
         }
     }
     cp_async_wait<0>();
-    if (GATE) {
-        gate_tile(a, reinterpret_cast<float *>(bytes), acc, group, first, n, warp, lane);
-    } else {
-        const struct product_part own = part_of(a, part);
-#pragma unroll
-        for (int p = 0; p < 2; p++)
-#pragma unroll
-            for (int t = 0; t < ROW_TILES / INPUTS; t++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const uint32_t row = 8 * t + 2 * (lane % 4) + i % 2;
-                    if (row < n && index[p] < own.n_panels)
-                        finish_output(a, own, index[p] * 16 + lane / 4 + i / 2 * 8, first + row, acc[p][t][i]);
-                }
-    }
-    norm_tail(a.norm, a.counters + blockIdx.y, a.out_map, first, n);
+    finish_tile<GATE, 2, ROW_TILES / INPUTS>(a, reinterpret_cast<float *>(bytes), acc, part_of(a, part), index, group, first, n, warp, lane);
+    norm_tail(a.norm, a.counters + column, a.out_map, first, n);
 }
 
 #endif

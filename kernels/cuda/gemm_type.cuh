@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(GEMM_THREADS, GEMM_RESIDENT) GEMM_(const __gri
 }
 __global__ void __launch_bounds__(GEMM_THREADS, GEMM_RESIDENT) GEMM_MIXED(const __grid_constant__ struct product_args a)
 {
-    uint32_t group = blockIdx.x;
+    uint32_t column, group = group_of(column);
 
     if (part_of(a, find_part(a, 8, group)).n_inputs == 2)
         gemm_int<TYPE_ID, false, 2>(a);

@@ -11,8 +11,6 @@
 #include "gemm.cuh"
 #include "gemm_int.cuh"
 
-enum { SUM_STRIDE = 20 /* floats of a column's 16 rows: columns apart by 4 banks */ };
-
 template <int TYPE, bool GATE> struct gemv_layout {
     static constexpr uint32_t units = GATE ? 4 : 1;                /* panels of a block */
     static constexpr uint32_t blocks = 2 * GEMV_PAIRS / units;     /* of K in a chunk */
@@ -113,19 +111,6 @@ __device__ __forceinline__ float chain(const gemv_layout<TYPE, GATE> &s, const s
         }
     }
     return acc;
-}
-
-/* Gate and up of 32 columns of F: from chains in y [4][cols][16] to blocks of the down projection's input. */
-__device__ __forceinline__ void gate_outputs(const struct product_args &a, const float *y, uint32_t group, uint32_t first,
-                                             uint32_t n, uint32_t cols, uint32_t warp, uint32_t lane)
-{
-    const bool valid = group * WARP + lane < a.part[0].n_rows;
-
-    for (uint32_t col = warp; col < n; col += GEMV_THREADS / WARP) {
-        const float *at = y + ((size_t)(lane / 16) * cols + col) * 16 + lane % 16;
-        const float v = valid ? gated(a.gelu, at[0], at[2 * cols * 16]) : 0.0f;
-        put_input(a.out, output_row(a, first + col), group, v, valid, lane);
-    }
 }
 
 template <int TYPE, bool GATE>

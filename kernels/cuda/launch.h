@@ -70,13 +70,23 @@ struct step_view {
 
 /* ------------------------------------------------------------------ rows */
 
-/* Input of a product: rows as int8 blocks, as floats, or both; NULL what no weight reads. */
+/* 32 values, each the sum of two 16-bit numbers: the nearest one, and the nearest to what that leaves.  As bf16, or as f16 times
+ * d, a power of two that keeps the largest below 2^15.  (gemm_half.cuh) */
+struct split_block {
+    uint16_t high[32], low[32];
+    float d;                       /* bf16: 1 */
+    float pad[3];
+};
+
+/* Input of a product: rows as int8 blocks, as floats, in two halves, or more of these; NULL what no weight reads. */
 struct row_input {
     struct xblock *q8;
     struct xblock *second;         /* what the rounding of q8 left, rounded to 1/254 of its step; NULL: not kept */
     float *f32;
     uint16_t *bf16;                /* zero from the last column to the end of the row; only with fast prefill */
     uint32_t n_blocks, f32_stride; /* of a row; the stride is that of bf16 too */
+    struct split_block *split_f16, *split_bf16;
+    uint32_t n_split;              /* of a row: the last is filled with zeros */
 };
 
 /* x (with the block's output tmp normed and added first, where post is given) normed by weight into out. */
@@ -131,6 +141,8 @@ struct product_args {
     const struct xblock *q8, *second; /* the one that the type reads */
     const float *f32;
     uint32_t n_blocks, f32_stride;
+    const struct split_block *split;
+    uint32_t n_split;            /* of a row */
     const uint32_t *n_rows;      /* on the device */
     const uint32_t *map;         /* row i of the product reads row map[i] of the input; NULL: i */
     const uint32_t *out_map;     /* and what comes of it, norm included, goes to row out_map[i]; NULL: i */

@@ -35,7 +35,8 @@ static uint32_t least(uint32_t a, uint32_t b)
 
 /* ------------------------------------------------------------------ weights */
 
-static enum status place(struct cuda_arena *a, struct weights *w, const struct tensor *t, const char *name, struct error *err)
+static enum status place(struct cuda_arena *a, struct weights *w, const struct tensor *t, const char *name, bool *is_half,
+                         struct error *err)
 {
     if (weights_init(w, t) != ST_OK)
         return error_set(err, ERR_INVALID_REQUEST, "model",
@@ -43,6 +44,7 @@ static enum status place(struct cuda_arena *a, struct weights *w, const struct t
                          t->n_cols),
                ST_UNSUPPORTED;
     w->data = take(a, weights_bytes(w));
+    *is_half |= t->type == TENSOR_F16 || t->type == TENSOR_BF16;
     return ST_OK;
 }
 
@@ -51,7 +53,8 @@ static float *place_vector(struct cuda_arena *a, const struct tensor *t)
     return t->data == NULL ? NULL : take(a, t->n_cols * sizeof(float));
 }
 
-static enum status place_layer(struct cuda_layer *l, const struct model_layer *ml, struct cuda_arena *a, struct error *err)
+static enum status place_layer(struct cuda_layer *l, const struct model_layer *ml, struct cuda_arena *a, bool *is_half,
+                               struct error *err)
 {
     const struct {
         struct weights *w;
@@ -65,7 +68,7 @@ static enum status place_layer(struct cuda_layer *l, const struct model_layer *m
     };
 
     for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]); i++) {
-        enum status st = place(a, matrices[i].w, matrices[i].t, matrices[i].name, err);
+        enum status st = place(a, matrices[i].w, matrices[i].t, matrices[i].name, is_half, err);
         if (st != ST_OK)
             return st;
     }
@@ -91,18 +94,18 @@ enum status cuda_layout_weights(struct backend *b, struct cuda_arena *a, struct 
         return ST_UNSUPPORTED;
     }
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        enum status st = place_layer(&b->layers[i], &m->layers[i], a, err);
+        enum status st = place_layer(&b->layers[i], &m->layers[i], a, &b->has_half, err);
         if (st != ST_OK)
             return st;
     }
     b->output_norm = place_vector(a, &m->output_norm);
     for (int i = 0; i < 2; i++)
         b->frequencies[i] = take(a, m->head_dim / 2 * sizeof(double));
-    enum status st = place(a, &b->head, &m->output, "output", err);
+    enum status st = place(a, &b->head, &m->output, "output", &b->has_half, err);
     if (st != ST_OK)
         return st;
     b->embedding = b->head;
-    return m->tied_output ? ST_OK : place(a, &b->embedding, &m->token_embd, "token_embd", err);
+    return m->tied_output ? ST_OK : place(a, &b->embedding, &m->token_embd, "token_embd", &(bool){ false }, err);
 }
 
 /* ------------------------------------------------------------------ KV */
@@ -134,26 +137,30 @@ void cuda_layout_kv(struct backend *b)
 
 /* Which forms of their inputs the weights ask for. */
 struct forms {
-    bool q8, f32;
+    bool q8, f32, f16, bf16;
 };
 
 static void need(struct forms *f, const struct weights *w)
 {
-    if (type_is_float(w->type))
-        f->f32 = true;
-    else
-        f->q8 = true;
+    f->f32 |= w->type == TENSOR_F32;
+    f->f16 |= w->type == TENSOR_F16;
+    f->bf16 |= w->type == TENSOR_BF16;
+    f->q8 |= !type_is_float(w->type);
 }
 
 static void take_input(struct row_input *in, struct cuda_arena *a, uint32_t rows, uint32_t n_cols, bool second, struct forms f, bool bf16)
 {
-    *in = (struct row_input){ .n_blocks = n_cols / QUANT_BLOCK, .f32_stride = pad(n_cols, 16) };
+    *in = (struct row_input){ .n_blocks = n_cols / QUANT_BLOCK, .f32_stride = pad(n_cols, 16), .n_split = pad(n_cols, QUANT_BLOCK) / QUANT_BLOCK };
     if (f.q8)
         in->q8 = take(a, (size_t)rows * in->n_blocks * sizeof(struct xblock));
     if (f.q8 && second)
         in->second = take(a, (size_t)rows * in->n_blocks * sizeof(struct xblock));
     if (f.f32)
         in->f32 = take(a, (size_t)rows * in->f32_stride * sizeof(float));
+    if (f.f16)
+        in->split_f16 = take(a, (size_t)rows * in->n_split * sizeof(struct split_block));
+    if (f.bf16)
+        in->split_bf16 = take(a, (size_t)rows * in->n_split * sizeof(struct split_block));
     if (bf16)
         in->bf16 = take(a, (size_t)rows * in->f32_stride * sizeof(uint16_t));
 }

@@ -66,7 +66,31 @@ __device__ __forceinline__ void quantise_block(float v, struct xblock *out, stru
         put_code(second, to_code(fmaf((float)q, -d, v) * (inverse * 254.0f)), d / 254.0f, lane);
 }
 
-/* 32 values of columns 32 * block .. of a row, of which `valid` exist, to what products read. */
+/* 32 values, one a lane, each as two bf16. */
+__device__ __forceinline__ void split_to_bf16(float v, struct split_block *out, uint32_t lane)
+{
+    const uint16_t high = float_to_bf16(v);
+
+    out->high[lane] = high;
+    out->low[lane] = float_to_bf16(v - bf16_to_float(high));
+    if (lane == 0)
+        out->d = 1.0f;
+}
+
+/* Each as two f16 times one power of two: the largest comes to 2^14 .. 2^15. */
+__device__ __forceinline__ void split_to_f16(float v, struct split_block *out, uint32_t lane)
+{
+    const uint32_t largest = __reduce_max_sync(ALL_LANES, __float_as_uint(v) & 0x7fffffff) >> 23, e = largest < 15 ? 15 : largest;
+    const float scaled = v * __uint_as_float((268 - e) << 23);
+    const uint16_t high = float_to_half(scaled);
+
+    out->high[lane] = high;
+    out->low[lane] = float_to_half(scaled - half_to_float(high));
+    if (lane == 0)
+        out->d = __uint_as_float((e - 14) << 23);
+}
+
+/* 32 values of columns 32 * block .. of a row, of which `valid` exist (the others are 0), to what products read. */
 __device__ __forceinline__ void put_input(const struct row_input &out, uint32_t row, uint32_t block, float v, bool valid, uint32_t lane)
 {
     if (out.q8 != nullptr)
@@ -74,6 +98,10 @@ __device__ __forceinline__ void put_input(const struct row_input &out, uint32_t 
                        out.second == nullptr ? nullptr : out.second + (size_t)row * out.n_blocks + block, lane);
     if (out.f32 != nullptr && valid)
         out.f32[(size_t)row * out.f32_stride + block * WARP + lane] = v;
+    if (out.split_f16 != nullptr)
+        split_to_f16(v, out.split_f16 + (size_t)row * out.n_split + block, lane);
+    if (out.split_bf16 != nullptr)
+        split_to_bf16(v, out.split_bf16 + (size_t)row * out.n_split + block, lane);
     if (out.bf16 != nullptr && block * WARP + lane < out.f32_stride)
         out.bf16[(size_t)row * out.f32_stride + block * WARP + lane] = float_to_bf16(valid ? v : 0.0f);
 }

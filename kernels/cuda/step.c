@@ -41,6 +41,8 @@ static struct product_args product(const struct run *r, enum product_kind kind, 
         .f32 = in->f32,
         .n_blocks = in->n_blocks,
         .f32_stride = in->f32_stride,
+        .split = w->type == TENSOR_F16 ? in->split_f16 : in->split_bf16,
+        .n_split = in->n_split,
         .n_rows = r->wanted ? &r->view.header->n_out : &r->view.header->n_exact,
         .map = r->wanted ? r->view.out_rows : NULL,
         .out_map = r->wanted ? r->view.out_rows : NULL,
@@ -71,6 +73,8 @@ static struct row_input input_from(struct row_input in, uint32_t row)
     in.q8 = in.q8 == NULL ? NULL : in.q8 + (size_t)row * in.n_blocks;
     in.second = in.second == NULL ? NULL : in.second + (size_t)row * in.n_blocks;
     in.f32 = in.f32 == NULL ? NULL : in.f32 + (size_t)row * in.f32_stride;
+    in.split_f16 = in.split_f16 == NULL ? NULL : in.split_f16 + (size_t)row * in.n_split;
+    in.split_bf16 = in.split_bf16 == NULL ? NULL : in.split_bf16 + (size_t)row * in.n_split;
     in.bf16 = in.bf16 == NULL ? NULL : in.bf16 + (size_t)row * in.f32_stride;
     return in;
 }

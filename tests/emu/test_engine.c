@@ -1,5 +1,6 @@
 /* The whole CUDA engine on tiny models, under the emulation and the sanitizers: every logit and every token has the bits of
- * the CPU backend, whole or in chunks, alone or in company, in whatever order threads run. */
+ * the CPU backend, whole or in chunks, alone or in company, in whatever order threads run.  Models with F16 or BF16 weights are
+ * near the CPU's, and have the same bits among themselves in all these ways. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,7 +23,11 @@ enum { MAX_SEQS = 12, MAX_ROWS = 70, CONTEXT = 640, BLOCKS = 96 };
 struct pair {
     struct rig cpu, cuda;
     struct synthetic *synthetic; /* or a file */
+    bool half;                   /* near the CPU's, not equal */
 };
+
+/* Mean square error over mean square that models with half weights may have against the CPU backend. */
+#define NEAR 1e-5
 
 static const struct backend_options options = { .n_threads = 1, .n_blocks = BLOCKS, .max_rows = MAX_ROWS, .max_seqs = MAX_SEQS,
                                                 .context_tokens = CONTEXT };
@@ -33,6 +38,7 @@ static void open_cuda(struct pair *p)
 
     p->cuda = p->cpu;
     p->cuda.api = backend_cuda();
+    p->half = model_has_half(p->cpu.model);
     if (p->cuda.api->open(p->cpu.model, &p->cuda.options, &p->cuda.backend, &err) != ST_OK)
         fail_msg("%s", err.message);
 }
@@ -86,6 +92,21 @@ static void assert_same(const char *what, const float *a, const float *b, size_t
             fail_msg("%s: value %zu is %a, the CPU has %a", what, i, (double)b[i], (double)a[i]);
 }
 
+static double worst_error; /* of all that was near */
+
+static void assert_near(const char *what, const float *cpu, const float *cuda, size_t n)
+{
+    double wrong = 0, all = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        wrong += ((double)cuda[i] - cpu[i]) * ((double)cuda[i] - cpu[i]);
+        all += (double)cpu[i] * cpu[i];
+    }
+    if (!(wrong <= NEAR * all))
+        fail_msg("%s: an error of %g of the CPU's logits", what, wrong / all);
+    worst_error = wrong / all > worst_error ? wrong / all : worst_error;
+}
+
 /* All logits of n tokens, fed in chunks. */
 static void feed(struct rig *r, uint32_t n, uint32_t chunk, const uint32_t *blocks, float *logits)
 {
@@ -107,12 +128,16 @@ static void compare_chunks(struct pair *p, const char *what, uint32_t n, uint32_
         blocks[i] = (i * 5 + 3) % BLOCKS; /* anywhere */
     feed(&p->cpu, n, MAX_ROWS, blocks, a);
     feed(&p->cuda, n, chunk, blocks, b);
+    if (p->half) { /* then against itself, the other way */
+        assert_near(what, a, b, size);
+        feed(&p->cuda, n, chunk == 1 ? 2 : 1, blocks, a);
+    }
     assert_same(what, a, b, size);
     free(a);
     free(b);
 }
 
-static void every_type_and_architecture_has_the_bits_of_the_cpu(void **state)
+static void every_type_and_architecture_is_as_on_the_cpu(void **state)
 {
     static const char *const files[] = {
         "tiny-llama-F16.gguf",    "tiny-llama-Q4_0.gguf",       "tiny-llama-Q4_1.gguf",  "tiny-llama-Q4_K_M.gguf", "tiny-llama-Q4_K_S.gguf",
@@ -131,7 +156,7 @@ static void every_type_and_architecture_has_the_bits_of_the_cpu(void **state)
     }
 }
 
-static void odd_shapes_have_the_bits_of_the_cpu(void **state)
+static void odd_shapes_are_as_on_the_cpu(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < N_SHAPES; i++) {
@@ -142,6 +167,7 @@ static void odd_shapes_have_the_bits_of_the_cpu(void **state)
         compare_chunks(&p, shapes[i].what, 12, 2);
         close_pair(&p);
     }
+    print_message("F16 and BF16: an error of at most %.2g of the CPU's logits\n", worst_error);
 }
 
 /* ------------------------------------------------------------------ company */
@@ -160,8 +186,23 @@ static void start_sequence(struct sequence *s, uint32_t number, uint32_t first_b
     s->n_past = 0;
 }
 
+/* Logits of entries from a backend that computes each in a step of its own. */
+static void step_alone(struct rig *alone, const struct plan_entry *entries, uint32_t n, uint32_t n_vocab, enum plan_want want)
+{
+    float *own = malloc((size_t)MAX_ROWS * n_vocab * sizeof(*own));
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct plan_entry e = entries[i];
+        e.logits = own;
+        rig_step(alone, &e, 1, NULL);
+        if (want >= WANT_LOGITS)
+            assert_same("alone", own, entries[i].logits, (size_t)(want == WANT_ALL_LOGITS ? e.n_tokens : 1) * n_vocab);
+    }
+    free(own);
+}
+
 /* One step on both: sequence i takes n[i] tokens (0: stays out) and gives the logits of its last. */
-static void compare_step(struct pair *p, struct sequence *s, const uint32_t *n, uint32_t n_sequences, enum plan_want want)
+static void compare_step(struct pair *p, struct rig *alone, struct sequence *s, const uint32_t *n, uint32_t n_sequences, enum plan_want want)
 {
     const uint32_t n_vocab = p->cpu.model->n_vocab;
     float *logits[2];
@@ -185,7 +226,11 @@ static void compare_step(struct pair *p, struct sequence *s, const uint32_t *n, 
     }
     rig_step(&p->cpu, e[0], n_entries, NULL);
     rig_step(&p->cuda, e[1], n_entries, NULL);
-    if (want >= WANT_LOGITS)
+    if (p->half)
+        step_alone(alone, e[1], n_entries, n_vocab, want);
+    if (want >= WANT_LOGITS && p->half)
+        assert_near("step", logits[0], logits[1], (size_t)rows * n_vocab);
+    else if (want >= WANT_LOGITS)
         assert_same("step", logits[0], logits[1], (size_t)rows * n_vocab);
     free(logits[0]);
     free(logits[1]);
@@ -196,20 +241,28 @@ static void company_and_long_prefixes_change_no_bit(void **state)
     static struct sequence s[MAX_SEQS];
 
     (void)state;
-    for (uint32_t i = 0; i < N_SHAPES; i += 4) { /* windows; groups of 20 */
+    for (uint32_t i = 0; i < 5; i += i == 0 ? 3 : 1) { /* windows; BF16; groups of 20, and F16 beside others */
+        struct rig alone = { 0 };
         struct pair p;
+        struct error err;
         emu_seed(3000 + i);
         open_synthetic(&p, &shapes[i].shape, shapes[i].kv_type);
+        if (p.half) {
+            alone = p.cuda;
+            assert_int_equal(alone.api->open(p.cpu.model, &alone.options, &alone.backend, &err), ST_OK);
+        }
         start_sequence(&s[0], 1, 0, p.cpu.model->n_vocab); /* a long one */
         for (uint32_t j = 1; j < MAX_SEQS; j++)
             start_sequence(&s[j], 1 + j, 38 + 4 * j, p.cpu.model->n_vocab);
         for (uint32_t at = 0; at < 280; at += MAX_ROWS)
-            compare_step(&p, s, (uint32_t[]){ MAX_ROWS }, 1, at % 4 == 0 ? WANT_LOGITS : WANT_NOTHING);
-        compare_step(&p, s, (uint32_t[]){ 1 }, 1, WANT_LOGITS);
-        compare_step(&p, s, (uint32_t[]){ 1, 20, 3, 1 }, 4, WANT_ALL_LOGITS);
-        compare_step(&p, s, (uint32_t[]){ 1, 1, 1, 1, 5, 9 }, 6, WANT_LOGITS);
-        compare_step(&p, s, (uint32_t[]){ 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 }, MAX_SEQS, WANT_LOGITS);
-        compare_step(&p, s, (uint32_t[]){ 1, 0, 0, 1 }, 4, WANT_LOGITS);
+            compare_step(&p, &alone, s, (uint32_t[]){ MAX_ROWS }, 1, at % 4 == 0 ? WANT_LOGITS : WANT_NOTHING);
+        compare_step(&p, &alone, s, (uint32_t[]){ 1 }, 1, WANT_LOGITS);
+        compare_step(&p, &alone, s, (uint32_t[]){ 1, 20, 3, 1 }, 4, WANT_ALL_LOGITS);
+        compare_step(&p, &alone, s, (uint32_t[]){ 1, 1, 1, 1, 5, 9 }, 6, WANT_LOGITS);
+        compare_step(&p, &alone, s, (uint32_t[]){ 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 }, MAX_SEQS, WANT_LOGITS);
+        compare_step(&p, &alone, s, (uint32_t[]){ 1, 0, 0, 1 }, 4, WANT_LOGITS);
+        if (p.half)
+            alone.api->close(alone.backend);
         close_pair(&p);
     }
 }
@@ -288,6 +341,122 @@ static void tokens_are_the_cpus(void **state)
             for (uint32_t i = 0; i < N_SAMPLINGS; i++)
                 assert_same_result(&want[step][i], &got[step][i], i, step);
     }
+    close_pair(&p);
+}
+
+/* ------------------------------------------------------------------ graphs */
+
+enum { GRAPH_STEPS = 26 };
+
+/* How many sequences decode in step i; some steps have a prompt among them, or logits for the caller, and are no graph. */
+static uint32_t decoding(uint32_t step)
+{
+    static const uint32_t n[] = { 1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 12, 6, 1 };
+
+    return n[step % (sizeof(n) / sizeof(n[0]))];
+}
+
+/* Sequences of 250 + 23 i tokens go on; the first crosses 256 and the last ones 512.  Two steps are under way, each with a
+ * plan of its own, so a graph is launched again while its last run has not begun.  Tokens and log-probabilities of all steps; how many
+ * were graphs. */
+static uint32_t decode_some(struct pair *p, bool graphs, uint64_t seed, struct step_result (*ret)[MAX_SEQS])
+{
+    static uint32_t blocks[MAX_SEQS][CONTEXT / BLOCK_TOKENS];
+    static struct plan_entry e[GRAPH_STEPS][MAX_SEQS];
+    uint32_t past[MAX_SEQS], sampled[MAX_SEQS] = { 0 };
+    struct plan plans[GRAPH_STEPS];
+    backend_ticket ticket[GRAPH_STEPS];
+    int32_t token[MAX_SEQS];
+    struct rig r = p->cuda;
+    struct error err;
+
+    emu_graphs(graphs);
+    emu_seed(seed);
+    assert_int_equal(r.api->open(p->cpu.model, &r.options, &r.backend, &err), ST_OK);
+    emu_graphs(false);
+    for (uint32_t i = 0; i < MAX_SEQS; i++) { /* they share what they do not write */
+        past[i] = 250 + 23 * i;
+        token[i] = token_at(i, 1, p->cpu.model->n_vocab);
+        for (uint32_t b = 0; b < CONTEXT / BLOCK_TOKENS; b++)
+            blocks[i][b] = b < past[i] / BLOCK_TOKENS ? b % 8 : 8 + i * 6 + (b - past[i] / BLOCK_TOKENS) % 6;
+    }
+    int32_t first[128];
+    struct plan_entry fill = { .tokens = first, .n_past = 0, .from_entry = -1 };
+    for (uint32_t i = 0; i < 128; i++)
+        first[i] = token_at(77, i, p->cpu.model->n_vocab);
+    for (uint32_t b = 0; b < BLOCKS; b++) { /* each block holds something of its own */
+        fill.blocks = &b;
+        fill.n_tokens = BLOCK_TOKENS;
+        fill.tokens = first + b % 100;
+        rig_step(&r, &fill, 1, NULL);
+    }
+    const uint64_t before = emu_replays();
+    for (uint32_t step = 0; step <= GRAPH_STEPS; step++) {
+        if (step < GRAPH_STEPS) {
+            const uint32_t n = decoding(step);
+            for (uint32_t i = 0; i < n; i++) {
+                e[step][i] = (struct plan_entry){ .tokens = &token[i], .n_tokens = 1, .n_past = past[i]++, .blocks = blocks[i],
+                                                  .from_entry = step > 0 && i < decoding(step - 1) ? (int32_t)i : -1, .want = WANT_TOKEN,
+                                                  .sampling = &samplings[i % N_SAMPLINGS], .choice = i, .index = sampled[i]++ };
+            }
+            if (step % 9 == 5) { /* a prompt of two: no graph */
+                e[step][0].n_tokens = 2, e[step][0].from_entry = -1, e[step][0].tokens = first;
+                past[0]++;
+            }
+            plans[step] = (struct plan){ .entries = e[step], .n_entries = n, .n_rows = n + (step % 9 == 5) };
+            assert_int_equal(r.api->step_submit(r.backend, &plans[step], &ticket[step]), ST_OK);
+        }
+        if (step > 0)
+            assert_int_equal(r.api->step_wait(r.backend, ticket[step - 1], ret[step - 1]), ST_OK);
+    }
+    r.api->close(r.backend);
+    return (uint32_t)(emu_replays() - before);
+}
+
+/* A graph was recorded with the arguments of its size; what it computes for a smaller step, of other sequences, with other numbers of
+ * splits, is what plain launches compute. */
+static void a_replayed_graph_is_the_plain_launches(void **state)
+{
+    static struct step_result plain[GRAPH_STEPS][MAX_SEQS], replayed[GRAPH_STEPS][MAX_SEQS];
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i += 3) { /* windows, norms of heads, Q8_0; biases, BF16 */
+        struct pair p;
+        uint32_t n_plain = 0;
+        open_synthetic(&p, &shapes[i].shape, shapes[i].kv_type);
+        for (uint32_t step = 0; step < GRAPH_STEPS; step++)
+            n_plain += step % 9 == 5;
+        assert_int_equal(decode_some(&p, false, 7000 + i, plain), 0);
+        assert_int_equal(decode_some(&p, true, 7100 + i, replayed), GRAPH_STEPS - n_plain);
+        for (uint32_t step = 0; step < GRAPH_STEPS; step++)
+            for (uint32_t s = 0; s < decoding(step); s++)
+                assert_same_result(&plain[step][s], &replayed[step][s], s, step);
+        close_pair(&p);
+    }
+}
+
+/* A launch inside a graph that fails ends the backend like any other. */
+static void a_graph_that_fails_is_the_end_of_the_backend(void **state)
+{
+    static const struct sampling greedy = { .top_p = 1, .repetition_penalty = 1 };
+    const int32_t token = 5;
+    const uint32_t block = 3;
+    const struct plan_entry e = { .tokens = &token, .n_tokens = 1, .blocks = &block, .from_entry = -1, .want = WANT_TOKEN,
+                                  .sampling = &greedy };
+    const struct plan plan = { &e, 1, 1 };
+    backend_ticket t;
+    struct pair p;
+
+    (void)state;
+    emu_graphs(true);
+    open_pair(&p, "tiny-llama-Q4_0.gguf", KV_F16);
+    emu_graphs(false);
+    emu_fail_after(7);
+    assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &plan, &t), ST_SYSTEM);
+    assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &plan, &t), ST_SYSTEM);
+    p.cuda.api->close(p.cuda.backend);
+    emu_fail_after(UINT64_MAX);
+    p.cuda.backend = NULL;
     close_pair(&p);
 }
 
@@ -572,14 +741,35 @@ static void only_wanted_rows_go_past_the_last_attention(void **state)
     close_pair(&p);
 }
 
+/* Models of random weights for speed share one layer's: it is packed once and copied on the device, at whatever depth. */
+static void layers_of_one_memory_are_the_same_on_the_device(void **state)
+{
+    struct synthetic_shape shape = shapes[5].shape;
+    struct pair p;
+
+    (void)state;
+    shape.n_layers = 4;
+    shape.shared_layers = true;
+    open_synthetic(&p, &shape, KV_F16);
+    const struct cuda_layer *l = p.cuda.backend->layers;
+    for (uint32_t i = 1; i < shape.n_layers; i++) {
+        assert_ptr_not_equal(l[i].down.data, l[0].down.data);
+        assert_memory_equal(l[i].down.data, l[0].down.data, weights_bytes(&l[0].down));
+    }
+    compare_chunks(&p, "shared layers", 9, 9);
+    close_pair(&p);
+}
+
 /* An argument names the tests to run, e.g. "company*". */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_and_architecture_has_the_bits_of_the_cpu),
-        cmocka_unit_test(odd_shapes_have_the_bits_of_the_cpu),
+        cmocka_unit_test(every_type_and_architecture_is_as_on_the_cpu),
+        cmocka_unit_test(odd_shapes_are_as_on_the_cpu),
         cmocka_unit_test(company_and_long_prefixes_change_no_bit),
         cmocka_unit_test(tokens_are_the_cpus),
+        cmocka_unit_test(a_replayed_graph_is_the_plain_launches),
+        cmocka_unit_test(a_graph_that_fails_is_the_end_of_the_backend),
         cmocka_unit_test(three_steps_are_one_too_many),
         cmocka_unit_test(blocks_come_back_from_the_host_and_move),
         cmocka_unit_test(only_a_step_that_names_a_block_waits_for_its_copy),
@@ -587,6 +777,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_does_not_fit_is_refused_with_reasons),
         cmocka_unit_test(a_layer_of_a_decode_is_six_launches),
         cmocka_unit_test(only_wanted_rows_go_past_the_last_attention),
+        cmocka_unit_test(layers_of_one_memory_are_the_same_on_the_device),
     };
 
     if (argc > 1)

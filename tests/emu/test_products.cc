@@ -1,6 +1,9 @@
 /* Products on packed weights against the CPU's gemm: all types, odd sizes, every number of rows that takes another kernel, and
- * what follows a product (bias, sum, norm, gate).  Exact buffers, random orders of threads. */
-#include "twin.h"
+ * what follows a product (bias, sum, norm, gate).  Exact buffers, random orders of threads.
+ *
+ * F16 and BF16 weights meet rows that are sums of two numbers of 16 bits, on tensor cores: their sums are near the CPU's, with a
+ * bound for each output, and what follows is computed from them bit for bit. */
+#include "split_twin.h"
 
 #include <memory>
 
@@ -45,10 +48,11 @@ struct input_rows {
     uint32_t n, k, stride;
     exact<struct xblock> q8, second;
     exact<float> f32;
+    exact<struct split_block> f16, bf16;
 
     input_rows(uint32_t rows, uint32_t cols, dice &d)
         : n(rows), k(cols), stride(pad_to_16(cols)), q8((size_t)rows * (cols / 32)), second((size_t)rows * (cols / 32)),
-          f32((size_t)rows * stride, 0)
+          f32((size_t)rows * stride, 0), f16((size_t)rows * blocks()), bf16((size_t)rows * blocks())
     {
         std::vector<struct xblock> both(cols / 32 * 2);
 
@@ -62,7 +66,27 @@ struct input_rows {
                 q8[(size_t)r * (cols / 32) + b] = both[2 * b];
                 second[(size_t)r * (cols / 32) + b] = both[2 * b + 1];
             }
+            twin_split_row(TENSOR_F16, &f32[(size_t)r * stride], cols, &f16[(size_t)r * blocks()]);
+            twin_split_row(TENSOR_BF16, &f32[(size_t)r * stride], cols, &bf16[(size_t)r * blocks()]);
         }
+    }
+    uint32_t blocks() const
+    {
+        return (k + 31) / 32;
+    }
+    /* How far output `i` of a row may be from the CPU's: 2^-17 (bf16), 2^-21 (f16) of what is left of a value after two roundings, and
+     * the rounding of sums (here in float, on a device with fewer bits, either way within 32 K).  Else 0. */
+    double bound(const struct matrix &m, uint32_t row, uint32_t i)
+    {
+        double size = 0;
+
+        if (m.type != TENSOR_F16 && m.type != TENSOR_BF16)
+            return 0;
+        std::vector<float> w(pad_to_16(k));
+        matrix_row(&m, i, w.data());
+        for (uint32_t j = 0; j < k; j++)
+            size += fabs((double)w[j] * f32[(size_t)row * stride + j]);
+        return size * ((m.type == TENSOR_F16 ? 0x1p-21 : 0x1p-17) + (k + 32.0) * 0x1p-24);
     }
     /* y of one row by the CPU, padded */
     void product(const struct matrix &m, uint32_t row, float *y, uint32_t inputs = 1)
@@ -77,6 +101,35 @@ struct input_rows {
     }
 };
 
+/* y of a row against the CPU's: equal, or as near as bound() allows. */
+static void assert_outputs(const char *what, const struct matrix &m, input_rows &x, uint32_t row, const float *want, const float *got,
+                           uint32_t n)
+{
+    if (m.type != TENSOR_F16 && m.type != TENSOR_BF16) {
+        assert_bits(what, want, got, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const double most = x.bound(m, row, i) + fabs((double)want[i]) * 0x1p-23;
+        if (!(fabs((double)want[i] - got[i]) <= most))
+            fail_msg("%s (seed %llu): element %u of %u is %g, the CPU has %g, they may differ by %g", what,
+                     (unsigned long long)emu::seed(), i, n, (double)got[i], (double)want[i], most);
+    }
+}
+
+/* What a norm or gate wrote for later products of half weights. */
+static void assert_split(const struct row_input &out, uint32_t row, const float *x, uint32_t n)
+{
+    std::vector<struct split_block> want((n + 31) / 32);
+
+    for (enum tensor_type type : { TENSOR_F16, TENSOR_BF16 }) {
+        const struct split_block *got = (type == TENSOR_F16 ? out.split_f16 : out.split_bf16) + (size_t)row * out.n_split;
+        twin_split_row(type, x, n, want.data());
+        for (uint32_t b = 0; b < out.n_split; b++)
+            assert_memory_equal(&want[b], got + b, offsetof(struct split_block, pad));
+    }
+}
+
 static struct product_args arguments(const two_weights &w, input_rows &x, const uint32_t *n_rows, uint32_t *counters)
 {
     struct product_args a = {};
@@ -87,6 +140,8 @@ static struct product_args arguments(const two_weights &w, input_rows &x, const 
     a.q8 = x.q8.at;
     a.second = x.second.at;
     a.f32 = x.f32.at;
+    a.split = a.type == TENSOR_F16 ? x.f16.at : x.bf16.at;
+    a.n_split = x.blocks();
     a.n_blocks = x.k / 32;
     a.f32_stride = x.stride;
     a.n_rows = n_rows;
@@ -130,9 +185,9 @@ static void check_store(const two_weights &w, input_rows &x, uint32_t n, uint32_
         x.product(w.cpu_form[0], map[r], want.at, first);
         for (uint32_t i = 0; i < n_rows; i++)
             want[i] = want[i] + bias[i];
-        assert_bits("store", want.at, &y0[(size_t)r * n_rows], n_rows);
+        assert_outputs("store", w.cpu_form[0], x, map[r], want.at, &y0[(size_t)r * n_rows], n_rows);
         x.product(w.cpu_form[1], map[r], want.at, second);
-        assert_bits("store, second part", want.at, &y1[(size_t)r * n_rows], n_rows);
+        assert_outputs("store, second part", w.cpu_form[1], x, map[r], want.at, &y1[(size_t)r * n_rows], n_rows);
     }
 }
 
@@ -143,6 +198,7 @@ static void check_add_and_norm(const two_weights &w, input_rows &x, uint32_t n, 
     exact<float> y((size_t)n * stride, 0), tmp((size_t)n * stride, 0), weight(e), post_weight(e), out((size_t)n * stride, 0);
     exact<float> padded_weight(stride, 0), padded_post(stride, 0), row(stride, 0), acc(stride, 0);
     exact<struct xblock> q8((size_t)n * (e / 32)), second((size_t)n * (e / 32)), want_q8(e / 32 * 2);
+    exact<struct split_block> f16((size_t)n * ((e + 31) / 32)), bf16((size_t)n * ((e + 31) / 32));
     exact<uint32_t> count(1), counters((rows_max + 3) / 4, 0);
     std::vector<float> before;
 
@@ -170,17 +226,26 @@ static void check_add_and_norm(const two_weights &w, input_rows &x, uint32_t n, 
     a.norm.out.n_blocks = e / 32;
     a.norm.out.f32 = out.at;
     a.norm.out.f32_stride = stride;
+    a.norm.out.split_f16 = f16.at;
+    a.norm.out.split_bf16 = bf16.at;
+    a.norm.out.n_split = (e + 31) / 32;
     assert_int_equal(launch_product(&a, rows_max, nullptr), ST_OK);
     for (uint32_t r = 0; r < n; r++) {
         float *want = before.data() + (size_t)r * stride;
         memset(acc.at, 0, stride * sizeof(float));
         x.product(w.cpu_form[0], r, acc.at);
-        if (post)
-            cpu()->rms_norm(acc.at, acc.at, padded_post.at, e, 1e-5f);
+        if (post) { /* what was stored, and from there on what it says */
+            assert_outputs("store", w.cpu_form[0], x, r, acc.at, &tmp[(size_t)r * stride], e);
+            cpu()->rms_norm(acc.at, &tmp[(size_t)r * stride], padded_post.at, e, 1e-5f);
+        }
         cpu()->add(want, acc.at, stride);
-        assert_bits("sum", want, &y[(size_t)r * stride], e);
-        cpu()->rms_norm(row.at, want, padded_weight.at, e, 1e-5f);
+        if (post)
+            assert_bits("sum", want, &y[(size_t)r * stride], e);
+        else
+            assert_outputs("sum", w.cpu_form[0], x, r, want, &y[(size_t)r * stride], e);
+        cpu()->rms_norm(row.at, &y[(size_t)r * stride], padded_weight.at, e, 1e-5f);
         assert_bits("norm", row.at, &out[(size_t)r * stride], e);
+        assert_split(a.norm.out, r, row.at, e);
         if (e % 32 != 0)
             continue;
         cpu()->quantise(row.at, e / 32, want_q8.at, 1, e / 32);
@@ -191,12 +256,26 @@ static void check_add_and_norm(const two_weights &w, input_rows &x, uint32_t n, 
         assert_int_equal(counters[i], 0);
 }
 
+/* act(g) u where g and u are only near: the slope of an activation is below 1.2, its value below |g|. */
+static void assert_gate(const two_weights &w, input_rows &x, uint32_t row, bool gelu, const float *g, const float *u, const float *got)
+{
+    for (uint32_t i = 0; i < w.form[0].n_rows; i++) {
+        const double dg = x.bound(w.cpu_form[0], row, i), du = x.bound(w.cpu_form[1], row, i);
+        const double v = g[i], z = gelu ? 1.59576912 * v * (1 + 0.044715 * v * v) : v, want = v / (1 + exp(-z)) * u[i];
+        const double most = 1.2 * dg * (fabs((double)u[i]) + du) + fabs(v) * du + fabs(want) * 1e-5 + 1e-30;
+        if (!(fabs(want - got[i]) <= most))
+            fail_msg("gate (seed %llu): element %u is %g, not %g +- %g", (unsigned long long)emu::seed(), i, (double)got[i], want, most);
+    }
+}
+
 static void check_gate(const two_weights &w, input_rows &x, uint32_t n, uint32_t rows_max, bool gelu)
 {
     const uint32_t f = w.form[0].n_rows, stride = pad_to_16(f);
     exact<float> out((size_t)n * stride, 0), g(stride), u(stride);
     exact<struct xblock> q8((size_t)n * (f / 32)), want_q8(f / 32);
+    exact<struct split_block> f16((size_t)n * ((f + 31) / 32)), bf16((size_t)n * ((f + 31) / 32));
     exact<uint32_t> count(1);
+    const bool half = w.form[0].type == TENSOR_F16 || w.form[0].type == TENSOR_BF16;
 
     count[0] = n;
     struct product_args a = arguments(w, x, count.at, nullptr);
@@ -208,12 +287,21 @@ static void check_gate(const two_weights &w, input_rows &x, uint32_t n, uint32_t
     a.out.n_blocks = f / 32;
     a.out.f32 = out.at;
     a.out.f32_stride = stride;
+    a.out.split_f16 = f16.at;
+    a.out.split_bf16 = bf16.at;
+    a.out.n_split = (f + 31) / 32;
     assert_int_equal(launch_product(&a, rows_max, nullptr), ST_OK);
     for (uint32_t r = 0; r < n; r++) {
         x.product(w.cpu_form[0], r, g.at);
         x.product(w.cpu_form[1], r, u.at);
-        cpu()->gate(gelu ? GATE_GELU : GATE_SILU, g.at, u.at, stride);
-        assert_bits("gate", g.at, &out[(size_t)r * stride], f);
+        if (half) {
+            assert_gate(w, x, r, gelu, g.at, u.at, &out[(size_t)r * stride]);
+            memcpy(g.at, &out[(size_t)r * stride], f * sizeof(float));
+        } else {
+            cpu()->gate(gelu ? GATE_GELU : GATE_SILU, g.at, u.at, stride);
+            assert_bits("gate", g.at, &out[(size_t)r * stride], f);
+        }
+        assert_split(a.out, r, g.at, f);
         if (f % 32 != 0)
             continue;
         cpu()->quantise(g.at, f / 32, want_q8.at, 1, 0);
@@ -221,7 +309,7 @@ static void check_gate(const two_weights &w, input_rows &x, uint32_t n, uint32_t
     }
 }
 
-static void products_have_the_bits_of_the_cpu(void **)
+static void products_are_the_cpus(void **)
 {
     static const enum tensor_type types[] = {
 #define X(name, id, elements, bytes) TENSOR_##name,
@@ -229,7 +317,7 @@ static void products_have_the_bits_of_the_cpu(void **)
 #undef X
     };
     static const uint32_t n_rows[] = { 1, 15, 16, 17, 32, 40, 64, 96, 160 }, few[] = { 1, 2, 3, 4, 5, 8 }, many[] = { 9, 31, 32, 33, 65 };
-    static const uint32_t k_of_32[] = { 32, 64, 96, 288, 512, 544 }, k_of_256[] = { 256, 512, 768 }, k_float[] = { 8, 40, 64, 72, 200 };
+    static const uint32_t k_of_32[] = { 32, 64, 96, 288, 512, 544 }, k_of_256[] = { 256, 512, 768 }, k_float[] = { 8, 40, 64, 72, 200, 288, 600 };
     dice d = { 77 };
 
     for (enum tensor_type type : types) {
@@ -253,12 +341,12 @@ static void products_have_the_bits_of_the_cpu(void **)
 /* How many rows are computed together, or which kernel that takes, is not part of a result. */
 static void a_row_has_the_same_bits_in_any_company(void **)
 {
-    static const uint32_t company[] = { 1, 2, 4, 7, 8, 9, 40 };
+    static const uint32_t company[] = { 1, 2, 4, 7, 8, 9, 31, 33, 65, 140 };
     dice d = { 5 };
 
-    for (enum tensor_type type : { TENSOR_Q4_1, TENSOR_Q8_0, TENSOR_F16 }) {
-        const two_weights w(type, 48, 96, 3);
-        input_rows x(40, 96, d);
+    for (enum tensor_type type : { TENSOR_Q4_1, TENSOR_Q8_0, TENSOR_F32, TENSOR_F16, TENSOR_BF16 }) {
+        const two_weights w(type, 48, 352, 3);
+        input_rows x(140, 352, d);
         std::vector<float> alone;
         for (uint32_t n : company) {
             exact<float> y((size_t)n * 48);
@@ -276,11 +364,43 @@ static void a_row_has_the_same_bits_in_any_company(void **)
     }
 }
 
+/* More tiles of rows than go through the panels together: every output is there, and is its row's. */
+static void many_tiles_of_rows_are_all_computed(void **)
+{
+    dice d = { 6 };
+
+    for (enum tensor_type type : { TENSOR_Q8_0, TENSOR_BF16 }) {
+        const uint32_t n_rows = 272, n = (type == TENSOR_Q8_0 ? 32 : 64) * 18 + 5;
+        const two_weights w(type, n_rows, 32, 9);
+        input_rows x(7, 32, d);
+        exact<float> y((size_t)n * n_rows), want(n_rows);
+        exact<uint32_t> map(n), count(1);
+        for (uint32_t i = 0; i < n; i++)
+            map[i] = i % 7;
+        count[0] = n;
+        struct product_args a = arguments(w, x, count.at, nullptr);
+        a.kind = PRODUCT_STORE;
+        a.map = map.at;
+        add(a, w.form[0], y.at, n_rows, nullptr);
+        emu::set_seed(d.next());
+        assert_int_equal(launch_product(&a, n, nullptr), ST_OK);
+        for (uint32_t r = 0; r < n; r++) {
+            if (r < 7) {
+                x.product(w.cpu_form[0], r, want.at);
+                assert_outputs("tiles", w.cpu_form[0], x, r, want.at, &y[(size_t)r * n_rows], n_rows);
+            } else {
+                assert_bits("tiles", &y[(size_t)(r % 7) * n_rows], &y[(size_t)r * n_rows], n_rows);
+            }
+        }
+    }
+}
+
 int main()
 {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(products_have_the_bits_of_the_cpu),
+        cmocka_unit_test(products_are_the_cpus),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_company),
+        cmocka_unit_test(many_tiles_of_rows_are_all_computed),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -75,3 +75,16 @@ void rig_feed(struct rig *r, const int32_t *ids, uint32_t first, uint32_t last, 
         rig_step(r, &e, 1, NULL);
     }
 }
+
+bool model_has_half(const struct model *m)
+{
+    bool any = m->output.type == TENSOR_F16 || m->output.type == TENSOR_BF16;
+
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        const struct model_layer *l = &m->layers[i];
+        const struct tensor *t[] = { &l->attn_q, &l->attn_k, &l->attn_v, &l->attn_output, &l->ffn_gate, &l->ffn_up, &l->ffn_down };
+        for (size_t j = 0; j < sizeof(t) / sizeof(t[0]); j++)
+            any |= t[j]->type == TENSOR_F16 || t[j]->type == TENSOR_BF16;
+    }
+    return any;
+}

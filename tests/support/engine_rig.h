@@ -28,6 +28,9 @@ void rig_feed(struct rig *r, const int32_t *ids, uint32_t first, uint32_t last, 
 /* One step over entries; results may be NULL. */
 void rig_step(struct rig *r, const struct plan_entry *entries, uint32_t n, struct step_result *results);
 
+/* Whether some matrix is F16 or BF16: the CUDA backend's products of these are near the CPU's, all others have its bits. */
+bool model_has_half(const struct model *m);
+
 /* blocks[i] = first + i */
 void rig_blocks(uint32_t *blocks, uint32_t n, uint32_t first);
 
