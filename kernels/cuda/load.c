@@ -1,5 +1,8 @@
 /* load.c - all weights onto the device: packed by all usable processors into one of two pinned buffers while the other is on
- * its way.  File pages go back as soon as they are read, so the file is never in memory twice. */
+ * its way.  File pages go back as soon as they are read, so the file is never in memory twice.
+ *
+ * A matrix whose numbers are those of the layer before (models made of random weights share one layer's) is copied there on the
+ * device: 16 GB cost the packing of one layer. */
 #include "kernels/cuda/engine.h"
 
 #include "kernels/cpu/pack.h"
@@ -92,6 +95,17 @@ static enum status send(struct loader *l, void *to, size_t bytes)
     return st;
 }
 
+/* The same memory, to be packed the same way. */
+static bool same_matrix(const struct tensor *a, const struct tensor *b)
+{
+    return a->data == b->data && a->type == b->type && a->n_rows == b->n_rows && a->n_cols == b->n_cols;
+}
+
+static enum status copy_matrix(struct loader *l, const struct weights *to, const struct weights *from)
+{
+    return device_copy((uint8_t *)(uintptr_t)to->data, from->data, weights_bytes(to), ON_DEVICE, l->b->compute);
+}
+
 static enum status load_matrix(struct loader *l, const struct weights *w, const struct tensor *t, uint32_t split_pairs)
 {
     const uint32_t at_once = (uint32_t)(l->staging_bytes / w->panel_bytes);
@@ -117,18 +131,48 @@ static enum status load_vector(struct loader *l, float *to, const struct tensor 
     return send(l, to, t->n_cols * sizeof(float));
 }
 
-static enum status load_layer(struct loader *l, const struct cuda_layer *w, const struct model_layer *ml)
+enum { MATRICES = 7 };
+
+struct matrix_load {
+    const struct weights *w;
+    const struct tensor *t;
+    uint32_t split_pairs;
+};
+
+static void matrices_of(const struct loader *l, uint32_t layer, struct matrix_load (*ret)[MATRICES])
 {
+    const struct cuda_layer *w = &l->b->layers[layer];
+    const struct model_layer *ml = &l->b->m->layers[layer];
     const uint32_t split = l->b->m->rope_kind == ROPE_NORM ? l->b->m->head_dim : 0;
-    const struct {
-        const struct weights *w;
-        const struct tensor *t;
-        uint32_t split;
-    } matrices[] = {
-        { &w->q, &ml->attn_q, split },     { &w->k, &ml->attn_k, split },     { &w->v, &ml->attn_v, 0 },
-        { &w->o, &ml->attn_output, 0 },    { &w->gate, &ml->ffn_gate, 0 },    { &w->up, &ml->ffn_up, 0 },
-        { &w->down, &ml->ffn_down, 0 },
+    const struct matrix_load all[MATRICES] = {
+        { &w->q, &ml->attn_q, split },  { &w->k, &ml->attn_k, split },  { &w->v, &ml->attn_v, 0 },  { &w->o, &ml->attn_output, 0 },
+        { &w->gate, &ml->ffn_gate, 0 }, { &w->up, &ml->ffn_up, 0 },     { &w->down, &ml->ffn_down, 0 },
     };
+
+    memcpy(ret, all, sizeof(all));
+}
+
+static enum status load_matrices(struct loader *l, uint32_t layer)
+{
+    struct matrix_load now[MATRICES], before[MATRICES];
+    enum status st = ST_OK;
+
+    matrices_of(l, layer, &now);
+    matrices_of(l, layer > 0 ? layer - 1 : 0, &before);
+    for (int i = 0; i < MATRICES && st == ST_OK; i++) {
+        if (layer > 0 && same_matrix(now[i].t, before[i].t))
+            st = copy_matrix(l, now[i].w, before[i].w);
+        else
+            st = load_matrix(l, now[i].w, now[i].t, now[i].split_pairs);
+    }
+    return st;
+}
+
+static enum status load_layer(struct loader *l, uint32_t layer)
+{
+    const struct cuda_layer *w = &l->b->layers[layer];
+    const struct model_layer *ml = &l->b->m->layers[layer];
+    const uint32_t split = l->b->m->rope_kind == ROPE_NORM ? l->b->m->head_dim : 0;
     const struct {
         float *to;
         const struct tensor *t;
@@ -144,10 +188,8 @@ static enum status load_layer(struct loader *l, const struct cuda_layer *w, cons
         { w->k_bias, &ml->attn_k_bias, split },
         { w->v_bias, &ml->attn_v_bias, 0 },
     };
-    enum status st = ST_OK;
+    enum status st = load_matrices(l, layer);
 
-    for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]) && st == ST_OK; i++)
-        st = load_matrix(l, matrices[i].w, matrices[i].t, matrices[i].split);
     for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]) && st == ST_OK; i++)
         st = load_vector(l, vectors[i].to, vectors[i].t, vectors[i].split);
     return st;
@@ -208,7 +250,7 @@ enum status cuda_load(struct backend *b)
     if (st == ST_OK)
         st = device_event_new(&l.sent[1]);
     for (uint32_t i = 0; i < b->m->n_layers && st == ST_OK; i++)
-        st = load_layer(&l, &b->layers[i], &b->m->layers[i]);
+        st = load_layer(&l, i);
     if (st == ST_OK)
         st = load_vector(&l, b->output_norm, &b->m->output_norm, 0);
     for (uint32_t i = 0; i < 2 && st == ST_OK; i++)
