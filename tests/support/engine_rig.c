@@ -76,15 +76,28 @@ void rig_feed(struct rig *r, const int32_t *ids, uint32_t first, uint32_t last, 
     }
 }
 
-bool model_has_half(const struct model *m)
+static bool is_half(enum tensor_type t)
 {
-    bool any = m->output.type == TENSOR_F16 || m->output.type == TENSOR_BF16;
+    return t == TENSOR_F16 || t == TENSOR_BF16;
+}
+
+static bool is_int8(enum tensor_type t)
+{
+    return !is_half(t) && t != TENSOR_F32;
+}
+
+double model_half_bound(const struct model *m, enum kv_type kv_type)
+{
+    bool half = is_half(m->output.type);
+    bool int8 = kv_type == KV_Q8 || is_int8(m->output.type);
 
     for (uint32_t i = 0; i < m->n_layers; i++) {
         const struct model_layer *l = &m->layers[i];
         const struct tensor *t[] = { &l->attn_q, &l->attn_k, &l->attn_v, &l->attn_output, &l->ffn_gate, &l->ffn_up, &l->ffn_down };
-        for (size_t j = 0; j < sizeof(t) / sizeof(t[0]); j++)
-            any |= t[j]->type == TENSOR_F16 || t[j]->type == TENSOR_BF16;
+        for (size_t j = 0; j < sizeof(t) / sizeof(t[0]); j++) {
+            half |= is_half(t[j]->type);
+            int8 |= is_int8(t[j]->type);
+        }
     }
-    return any;
+    return !half ? 0 : int8 ? 5e-4 : 1e-5;
 }

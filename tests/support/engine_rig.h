@@ -28,8 +28,9 @@ void rig_feed(struct rig *r, const int32_t *ids, uint32_t first, uint32_t last, 
 /* One step over entries; results may be NULL. */
 void rig_step(struct rig *r, const struct plan_entry *entries, uint32_t n, struct step_result *results);
 
-/* Whether some matrix is F16 or BF16: the CUDA backend's products of these are near the CPU's, all others have its bits. */
-bool model_has_half(const struct model *m);
+/* How far the CUDA backend's logits may be from the CPU's, mean square of the difference over mean square: 0 (the same bits) unless
+ * some matrix is F16 or BF16; 1e-5 then; more where later values are rounded to int8, since one between two codes may take the other. */
+double model_half_bound(const struct model *m, enum kv_type kv_type);
 
 /* blocks[i] = first + i */
 void rig_blocks(uint32_t *blocks, uint32_t n, uint32_t first);
