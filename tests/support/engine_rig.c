@@ -99,5 +99,5 @@ double model_half_bound(const struct model *m, enum kv_type kv_type)
             int8 |= is_int8(t[j]->type);
         }
     }
-    return !half ? 0 : int8 ? 5e-4 : 1e-5;
+    return !half ? 0 : int8 ? 1e-3 : 1e-5;
 }
