@@ -97,7 +97,10 @@ bool identity_look(struct identity *id, uint64_t now_ns, bool must)
     id->look_due_ns = now_ns + IDENTITY_LOOK_MS * UINT64_C(1000000);
     if (!must && !is_another(id))
         return false;
-    if (load(id, &err) != ST_OK) {
+    enum status st = load(id, &err);
+    if (st != ST_OK && st != ST_INVALID)
+        id->seen = (struct stat){0}; /* not the file's fault: the next look reads it again */
+    if (st != ST_OK) {
         log_error("users_not_reloaded", "reason=%s", log_quote(reason, sizeof(reason), err.message));
         return false;
     }

@@ -459,7 +459,10 @@ void desk_reload_users(struct desk *d, bool always)
         return;
     d->users_mtime_ns = mtime;
     d->users_ino = s.st_ino;
-    if (users_load(d->users_path, &fresh, &err) != ST_OK) {
+    enum status st = users_load(d->users_path, &fresh, &err);
+    if (st != ST_OK && st != ST_INVALID)
+        d->users_mtime_ns = -1; /* not the file's fault: the next look reads it again */
+    if (st != ST_OK) {
         log_error("users", "state=kept reason=\"%s\"",
                   err.message); /* a broken edit must not lock everybody out */
         return;

@@ -56,8 +56,10 @@ static void on_control(struct jobs *j)
         char peer[80];
         if (m.type == DOOR_CONNECTION && m.fd >= 0 && desk_copy(door_get_str(&r), peer, sizeof peer) &&
             door_read_all(&r)) {
-            fcntl(m.fd, F_SETFL, O_NONBLOCK);
-            desk_open(&j->desk, number, peer, m.fd);
+            if (fcntl(m.fd, F_SETFL, O_NONBLOCK) == 0)
+                desk_open(&j->desk, number, peer, m.fd);
+            else
+                close(m.fd); /* one whom we could wait for would stop everybody */
         } else if (m.fd >= 0) {
             close(m.fd);
         }
@@ -248,9 +250,8 @@ static enum status start(struct jobs *j, const struct config *c, const struct ga
     fcntl(FD_BOARD, F_SETFD, FD_CLOEXEC);
     if (board_map(FD_BOARD, true, &j->board) != ST_OK)
         log_warn("metrics", "what=board error=%d", errno); /* jobs go on without; its page is also the sign of life that the listener looks for */
-    fcntl(FD_CONTROL, F_SETFL, O_NONBLOCK);
-    fcntl(FD_CONTROL, F_SETFD, FD_CLOEXEC);
-    if (watch_fd(j, FD_CONTROL, &tag_control) != ST_OK || open_signals(j) != ST_OK)
+    if (fcntl(FD_CONTROL, F_SETFL, O_NONBLOCK) != 0 || fcntl(FD_CONTROL, F_SETFD, FD_CLOEXEC) != 0 ||
+        watch_fd(j, FD_CONTROL, &tag_control) != ST_OK || open_signals(j) != ST_OK)
         return ST_SYSTEM;
     return door_send(FD_CONTROL, &(struct door_message){ .type = DOOR_READY, .fd = -1 });
 }

@@ -94,11 +94,10 @@ static enum status start_jobs(struct listener *l)
         spawn_become((int[]){ pair[1], l->board_fd }, 2, argv);
     free(argv);
     close(pair[1]);
-    if (pid < 0) {
-        close(pair[0]);
+    if (pid < 0 || fcntl(pair[0], F_SETFL, O_NONBLOCK) != 0) {
+        close(pair[0]); /* a process that is there sees it, and ends */
         return ST_SYSTEM;
     }
-    fcntl(pair[0], F_SETFL, O_NONBLOCK);
     l->jobs = pid;
     l->control = pair[0];
     l->jobs_ready = false;
@@ -635,8 +634,8 @@ static enum status prepare(struct listener *l, const struct config *c, const str
     sigemptyset(&set);
     for (size_t i = 0; i < 4; i++)
         sigaddset(&set, (int[]){ SIGCHLD, SIGTERM, SIGINT, SIGHUP }[i]);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    l->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) == 0)
+        l->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     st = l->signals >= 0 ? start_jobs(l) : ST_SYSTEM;
     if (st != ST_OK)
         error_set(err, ERR_INTERNAL, NULL, "cannot start the jobs process: %s", strerror(errno));

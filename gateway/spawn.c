@@ -14,7 +14,8 @@ _Noreturn void spawn_become(const int *fds, int n_fds, char *const *argv)
     int high[SPAWN_FDS_MAX];
 
     sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (sigprocmask(SIG_SETMASK, &none, NULL) != 0)
+        _exit(126);
     for (int i = 0; i < n_fds;
          i++) { /* first out of the way, so that no place is overwritten that is still needed */
         high[i] = fcntl(fds[i], F_DUPFD, 64);

@@ -176,13 +176,25 @@ static void leave(struct talk *t)
     }
 }
 
-void talk_finish(struct talk *t, enum exit_code code)
+static void finish(struct talk *t, enum exit_code code)
 {
-    if (t->finished)
-        return;
     leave(t);
     t->finished = true;
     t->code = code;
+}
+
+void talk_finish(struct talk *t, enum exit_code code)
+{
+    struct error err;
+
+    if (t->finished)
+        return;
+    if (code == EXIT_INTERNAL) {
+        error_set(&err, ERR_INTERNAL, NULL, "there is no memory, or no descriptor, for this now");
+        talk_fail_as(t, &err, code);
+        return;
+    }
+    finish(t, code);
 }
 
 static void stop_stream(struct talk *t)
@@ -208,7 +220,7 @@ void talk_fail_as(struct talk *t, const struct error *err, enum exit_code code)
     }
     talk_print_error(t, "weir: %s: %s%s%s%s\n", error_code_name(err->code), err->message,
                      err->param[0] ? " (" : "", err->param, err->param[0] ? ")" : "");
-    talk_finish(t, code);
+    finish(t, code);
 }
 
 void talk_fail(struct talk *t, const struct error *err)

@@ -115,6 +115,7 @@ void talk_stream(struct talk *t, int fd, uint64_t from, uint64_t end);
 /* Keep input for later, in t->early.  false: no room (TALK_EARLY_BYTES_MAX). */
 bool talk_keep_early(struct talk *t, struct span data);
 
+/* EXIT_INTERNAL says why by itself: out of memory or descriptors. */
 void talk_finish(struct talk *t, enum exit_code code);
 /* Print an error as `weir: code: message (param)`, or as JSON with --json, and finish with its exit code. */
 void talk_fail(struct talk *t, const struct error *err);

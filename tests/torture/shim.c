@@ -8,7 +8,8 @@
  *   TORTURE_PROGRAM  the name of the program that is meant; its children are others
  *   TORTURE_LIST     file to which new sites are appended
  *   TORTURE_SITE     "read+0x1234": where; TORTURE_NTH: at the how-manieth call there (1)
- *   TORTURE_TOKEN    a file that is removed by whoever fails: one failure in all processes together
+ *   TORTURE_TOKEN    a FIFO with one byte in it, which whoever fails takes: one failure in all processes together.  It is opened at once, so a
+ *                    process that may open no file any more can fail too
  *   TORTURE_REPORT   file that gets, at the end, how many allocations of the program were not freed and how many descriptors are open
  *
  * The C library's own allocator is reached by its names with __libc_, so nothing here needs memory. */
@@ -49,7 +50,7 @@ static uintptr_t text_begin, text_end, base;
 static bool active;
 static int list_fd = -1;
 static char wanted[SITE_BYTES];
-static const char *token;
+static int token_fd = -1;
 static long nth = 1;
 static _Atomic long hits;
 static _Atomic uintptr_t seen[SITES];
@@ -67,6 +68,17 @@ static int find_text(struct dl_phdr_info *info, size_t n, void *arg)
     return 1; /* the program is the first */
 }
 
+/* Opened, far above what the program counts on. */
+static int open_high(const char *path, int flags)
+{
+    int fd = path != NULL ? (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0600) : -1;
+    int high = fd >= 0 ? (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 900) : -1;
+
+    if (high >= 0)
+        syscall(SYS_close, fd);
+    return high >= 0 ? high : fd;
+}
+
 __attribute__((constructor)) static void begin(void)
 {
     char path[4096];
@@ -79,20 +91,12 @@ __attribute__((constructor)) static void begin(void)
     if (strcmp(strrchr(path, '/') + 1, program) != 0)
         return;
     dl_iterate_phdr(find_text, NULL);
-    token = getenv("TORTURE_TOKEN");
+    token_fd = open_high(getenv("TORTURE_TOKEN"), O_RDWR | O_NONBLOCK);
     if (getenv("TORTURE_NTH") != NULL)
         nth = atol(getenv("TORTURE_NTH"));
     if (site != NULL)
         snprintf(wanted, sizeof(wanted), "%s", site);
-    if (list != NULL) /* far above what the program counts on */
-        list_fd = (int)syscall(SYS_openat, AT_FDCWD, list, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (list_fd >= 0) {
-        int high = (int)syscall(SYS_fcntl, list_fd, F_DUPFD_CLOEXEC, 900);
-        if (high >= 0) {
-            syscall(SYS_close, list_fd);
-            list_fd = high;
-        }
-    }
+    list_fd = open_high(list, O_WRONLY | O_CREAT | O_APPEND);
     active = true;
 }
 
@@ -190,7 +194,8 @@ static bool fails(const char *name, void *from)
     write_site(site, name, at - base);
     if (strcmp(site, wanted) != 0 || atomic_fetch_add(&hits, 1) + 1 != nth)
         return false;
-    bool mine = token == NULL || syscall(SYS_unlinkat, AT_FDCWD, token, 0) == 0;
+    char byte;
+    bool mine = token_fd >= 0 && syscall(SYS_read, token_fd, &byte, 1) == 1;
     errno = problem;
     return mine;
 }

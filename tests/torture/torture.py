@@ -1,19 +1,21 @@
 #!/usr/bin/python3
 """Every system call and every allocation on the path of a request fails once (shim.c says how a failing call is chosen).
 
-usage: torture.py [--seconds S] [--seed N] [--nth N] [--site SITE] [PART...]     parts: client worker broker pool
+usage: torture.py [--seconds S] [--seed N] [--nth N] [--site SITE] [PART...]     parts: client worker broker pool gateway
 
   client   weir generate against a pool of fake workers
   worker   weir-worker --generate: a model loaded, a prompt answered
   broker   weir-broker: started, a request answered, stopped
   pool     weir-worker in a pool: one call of one worker process fails, once; the next process may not
+  gateway  weir-gateway: a user asks, submits, waits and fetches over ssh; one call of the listener, the jobs process or a connection's process fails.
+           A command that fails is given again, and a gateway that ended is started again: then every line has its answer, once
 
 A run either gives what the undisturbed run gives, or fails with an error that is said, and within its time; no process ends by a signal; nothing that the program
 allocated is left, and no descriptor more than in the undisturbed run.  In the pool the answer must come, the same as ever, or the request must end
 in an error and the next one must be answered.
 
 With --seconds the sites are taken in an order drawn from the seed, as many as fit.  WEIR_BUILD: the build that is tried (build)."""
-import argparse, collections, os, random, shutil, signal, subprocess, sys, tempfile, time
+import argparse, collections, json, os, random, shutil, signal, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 os.chdir(ROOT)
@@ -21,6 +23,7 @@ BUILD = os.environ.get("WEIR_BUILD", "build")
 os.environ["WEIR_BIN"] = BIN = os.path.abspath(BUILD + "/bin")
 sys.path.insert(0, ROOT + "/tests/integration")
 from broker_pool import FAKE_WORKER, Client  # noqa: E402
+from gateway_rig import Failure, Rig  # noqa: E402
 
 SHIM = os.path.abspath(BUILD + "/tests/torture/shim.so")
 TINY = ROOT + "/tests/reference/data/tiny/tiny-llama-Q8_0.gguf"
@@ -36,16 +39,18 @@ class Torture:
     def __init__(self, program, folder):
         self.program, self.folder = program, folder
         self.list, self.report, self.token = (os.path.join(folder, n) for n in ("list", "report", "token"))
+        os.mkfifo(self.token)
+        self.token_fd = os.open(self.token, os.O_RDWR | os.O_NONBLOCK)
 
     def env(self, site=None, nth=1):
-        for path in (self.report, self.token):
-            if os.path.exists(path):
-                os.unlink(path)
+        self.fired()  # takes what is left of the last run
+        if os.path.exists(self.report):
+            os.unlink(self.report)
         e = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_") or k == "WEIR_BIN"}
         e.update(LD_PRELOAD=SHIM, TORTURE_PROGRAM=self.program, TORTURE_REPORT=self.report, TORTURE_TOKEN=self.token)
         if site is None:
             return {**e, "TORTURE_LIST": self.list}
-        open(self.token, "w").close()
+        os.write(self.token_fd, b"!")
         return {**e, "TORTURE_SITE": site, "TORTURE_NTH": str(nth)}
 
     def sites(self):
@@ -53,7 +58,10 @@ class Torture:
             return sorted(set(f.read().split()))
 
     def fired(self):
-        return not os.path.exists(self.token)
+        try:
+            return os.read(self.token_fd, 1) == b""
+        except BlockingIOError:
+            return True
 
     def left(self):
         """(allocations, descriptors) of the process that ended last, or None if it said nothing."""
@@ -220,7 +228,95 @@ def part_pool(folder):
     return torture, try_site, lambda: None
 
 
-PARTS = {"client": part_client, "worker": part_worker, "broker": part_broker, "pool": part_pool}
+class Gateway:
+    """One gateway after the other, each with a fresh copy of one state folder; the broker is a script."""
+
+    def __init__(self):
+        self.rig = Rig()
+        self.rig.add_user("alice")
+        self.rig.start()
+        self.rig.ok("whoami")
+        assert self.rig.stop() == 0
+        shutil.copytree(self.rig.state, self.rig.path("first"))
+
+    def start(self, env):
+        """False: it ended, and said why."""
+        kept = dict(os.environ)
+        os.environ.clear()
+        os.environ.update(env)
+        try:
+            self.rig.start()
+        except Failure:
+            code = self.rig.gateway.wait(20)
+            self.rig.gateway = None
+            if code < 0 or not self.said().strip():
+                raise Broken("the gateway ended with %d before it was ready: %s" % (code, self.said()[-400:]))
+            return False
+        finally:
+            os.environ.clear()
+            os.environ.update(kept)
+        return True
+
+    def said(self):
+        with open(self.rig.path("gateway.log"), errors="replace") as f:
+            return f.read()
+
+    def command(self, words, data=b""):
+        """Until it is done; what fails says so.  A gateway that has ended is started again, without a failure."""
+        for _ in range(4):
+            if self.rig.gateway.poll() is not None:
+                if self.rig.gateway.returncode < 0:
+                    raise Broken("the gateway ended by signal %d: %s" % (-self.rig.gateway.returncode, self.said()[-400:]))
+                self.rig.gateway = None
+                assert self.start(self.calm)
+            try:
+                out = self.rig.ssh(words, data, timeout=20)
+            except subprocess.TimeoutExpired:
+                raise Broken("%s: no end of it: %s" % (words, self.said()[-800:]))
+            if out.returncode == 0:
+                return out.stdout
+            if not out.stderr.strip() and not out.stdout.strip():
+                raise Broken("%s: ended with %d and no word: %s" % (words, out.returncode, self.said()[-400:]))
+        raise Broken("%s: %r: %s" % (words, out, self.said()[-800:]))
+
+    def once(self, env):
+        rig = self.rig
+        shutil.rmtree(rig.state)
+        shutil.copytree(rig.path("first"), rig.state)
+        open(rig.path("gateway.log"), "w").close()
+        self.calm = {k: v for k, v in env.items() if not k.startswith(("LD_PRELOAD", "TORTURE_"))}
+        if not self.start(env):
+            assert self.start(self.calm)
+        lines = "".join('{"id": "%d", "prompt": "line %d"}\n' % (i, i) for i in range(4)).encode()
+        asked = self.command("ask hello there")
+        job = self.command("submit", lines).split()[0].decode()
+        self.command("wait " + job)
+        answers = [json.loads(l) for l in self.command("results " + job).splitlines()]
+        code = self.rig.stop()
+        if code != 0:
+            raise Broken("the gateway ended with %r: %s" % (code, self.said()[-400:]))
+        if "event=connection_died" in self.said() or " signal=11" in self.said() or " signal=6" in self.said():
+            raise Broken("a process died of a signal: " + self.said()[-800:])
+        return asked, sorted((a["custom_id"], a["response"]["body"]["choices"][0]["text"]) for a in answers)
+
+
+def part_gateway(folder):
+    torture, gateway = Torture("weir-gateway", folder), Gateway()
+    want = gateway.once(torture.env())
+    assert len(want[1]) == 4 and want[0], want
+
+    def try_site(site, nth):
+        try:
+            got = gateway.once(torture.env(site, nth))
+        except (Broken, Failure) as e:
+            gateway.rig.stop(signal.SIGKILL)
+            raise Broken(str(e))
+        if got != want:
+            raise Broken("%r, not %r: %s" % (got, want, gateway.said()[-600:]))
+    return torture, try_site, lambda: gateway.rig.__exit__(Broken, None, None)
+
+
+PARTS = {"client": part_client, "worker": part_worker, "broker": part_broker, "pool": part_pool, "gateway": part_gateway}
 
 
 def main():
