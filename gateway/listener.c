@@ -647,8 +647,10 @@ int listener_run(const struct config *c, const struct gateway_places *places, in
     struct error err;
     struct listener *l = calloc(1, sizeof *l);
 
-    if (l == NULL)
+    if (l == NULL) {
+        fprintf(stderr, "weir-gateway: out of memory\n");
         return EXIT_FAILURE;
+    }
     l->argc = argc;
     l->argv = argv;
     l->control = l->kit = l->signals = l->board_fd = l->board_read_fd = l->metrics_fd = -1;

@@ -55,6 +55,7 @@ enum status runner_init(struct runner *r, struct job_store *store, struct job_fi
     if (r->flights == NULL || r->records == NULL) {
         free(r->flights);
         free(r->records);
+        *r = (struct runner){ 0 }; /* for runner_deinit() */
         return ST_NOMEM;
     }
     for (uint32_t i = 0; i < r->n_flights; i++)

@@ -59,6 +59,9 @@ static void output_deinit(struct output *o)
 /* No memory for what a verb has to say: nobody may take a part for the whole. */
 static void output_failed(struct talk *t)
 {
+    struct span why = span_str("weir: internal_error: there is no memory for the answer now\n");
+
+    (void)output_put(&t->err, why.at, why.n);
     t->finished = true;
     t->code = EXIT_INTERNAL;
     log_error("output", "user=%s reason=memory", t->connection->user);
