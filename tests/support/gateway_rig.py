@@ -157,7 +157,7 @@ class Rig:
     def ssh_args(self, user="alice", *options):
         args = ["ssh", "-F", "/dev/null", *options, "-p", str(self.port), "-i", self.path(user), "-o", "IdentitiesOnly=yes", "-o",
                 "UserKnownHostsFile=" + self.path("known_hosts"), "-o", "StrictHostKeyChecking=accept-new", "-o",
-                "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=10", "-l", user]
+                "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=%d" % (10 * PATIENCE), "-l", user]
         return args + ["127.0.0.1"]
 
     def ssh(self, command="", data=b"", user="alice", options=(), timeout=60):
