@@ -179,8 +179,10 @@ static void leave(struct talk *t)
     }
 }
 
-static void finish(struct talk *t, enum exit_code code)
+void talk_end(struct talk *t, enum exit_code code)
 {
+    if (t->finished)
+        return;
     leave(t);
     t->finished = true;
     t->code = code;
@@ -197,7 +199,7 @@ void talk_finish(struct talk *t, enum exit_code code)
         talk_fail_as(t, &err, code);
         return;
     }
-    finish(t, code);
+    talk_end(t, code);
 }
 
 static void stop_stream(struct talk *t)
@@ -223,7 +225,7 @@ void talk_fail_as(struct talk *t, const struct error *err, enum exit_code code)
     }
     talk_print_error(t, "weir: %s: %s%s%s%s\n", error_code_name(err->code), err->message,
                      err->param[0] ? " (" : "", err->param, err->param[0] ? ")" : "");
-    finish(t, code);
+    talk_end(t, code);
 }
 
 void talk_fail(struct talk *t, const struct error *err)

@@ -117,6 +117,8 @@ bool talk_keep_early(struct talk *t, struct span data);
 
 /* EXIT_INTERNAL says why by itself: out of memory or descriptors. */
 void talk_finish(struct talk *t, enum exit_code code);
+/* As talk_finish(), and nothing is said: it has been. */
+void talk_end(struct talk *t, enum exit_code code);
 /* Print an error as `weir: code: message (param)`, or as JSON with --json, and finish with its exit code. */
 void talk_fail(struct talk *t, const struct error *err);
 void talk_fail_as(struct talk *t, const struct error *err, enum exit_code code);

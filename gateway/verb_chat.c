@@ -229,7 +229,7 @@ static void take_line(struct talk *t, const char *line, size_t bytes)
 
     switch (conversation_line(&c->said, line, bytes, why)) {
     case INPUT_QUIT:
-        talk_finish(t, t->pty ? EXIT_OK : c->code);
+        talk_end(t, t->pty ? EXIT_OK : c->code); /* each failure has been told */
         return;
     case INPUT_QUESTION:
         ask(t, c->said.input, c->said.input_bytes);
@@ -316,7 +316,7 @@ static void work(struct talk *t)
     if (c->at == c->n)
         c->at = c->n = 0;
     if (t->input_end_told && c->n == 0 && !c->answering && !c->single)
-        talk_finish(t, t->pty ? EXIT_OK : c->code);
+        talk_end(t, t->pty ? EXIT_OK : c->code); /* each failure has been told */
 }
 
 /* --- input --------------------------------------------------------------------------------------- */

@@ -58,6 +58,9 @@ def test_chat_without_a_terminal_answers_every_line():
         check_eq((out.returncode, out.stdout), (4, b"echo: one\necho: last\n"), "a failed turn is taken back", out.stderr)
         check_eq(texts(asked(rig)[-1]), ["one", "echo: one", "last"], "without it")
         check(b"context_overflow" in out.stderr, out.stderr)
+        for end in (b"", b"/quit\n"):
+            out = rig.ssh("chat", b"!fail internal_error\n" + end)
+            check_eq((out.returncode, out.stdout, out.stderr.count(b"weir: ")), (8, b"", 1), "an internal error is told once", out.stderr)
         out = rig.ssh("chat --json", "gr\u00fc\u00dfe\n!fail busy\n")
         first, second = [json.loads(x) for x in out.stdout.splitlines()]
         check_eq((first["text"], first["finish_reason"], second["error"]["code"]), ("echo: gr\u00fc\u00dfe", "stop", "busy"), "json")
