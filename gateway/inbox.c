@@ -155,13 +155,24 @@ enum status inbox_remove(const struct job_files *f, const char *user, const char
     return ST_OK;
 }
 
+/* As renameat(), but another file is never replaced: EEXIST.  Where a rename knows no flags (ZFS before 2.2, some of FUSE) the file has two
+ * names for a moment. */
+static int rename_to_free(int a, const char *from, int b, const char *to)
+{
+    if (renameat2(a, from, b, to, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL)
+        return -1;
+    return linkat(a, from, b, to, 0) == 0 ? unlinkat(a, from, 0) : -1;
+}
+
 enum status inbox_rename(const struct job_files *f, const char *user, const char *from, const char *to, bool replace)
 {
     int folder = open_folder(f, user, "inbox", false);
 
     if (folder < 0)
         return errno == ENOENT ? ST_NOT_FOUND : failed("folder");
-    int rc = renameat2(folder, from, folder, to, replace ? 0 : RENAME_NOREPLACE), saved = errno;
+    int rc = replace ? renameat(folder, from, folder, to) : rename_to_free(folder, from, folder, to), saved = errno;
     if (rc == 0)
         rc = fsync(folder);
     close(folder);
@@ -174,16 +185,16 @@ enum status inbox_rename(const struct job_files *f, const char *user, const char
 
 /* --- becoming a job ---------------------------------------------------------------------------------- */
 
-/* Move between the two folders of a user; nothing is replaced: ST_INVALID if the name is taken. */
+/* Move between the two folders of a user; nothing is replaced: ST_INVALID if the name is taken.  only: nothing else can have that name. */
 static enum status move(const struct job_files *f, const char *user, const char *from_folder, const char *from, const char *to_folder,
-                        const char *to)
+                        const char *to, bool only)
 {
     int a = open_folder(f, user, from_folder, true), b = a >= 0 ? open_folder(f, user, to_folder, true) : -1;
     enum status st = ST_OK;
 
     if (b < 0)
         st = failed("folder");
-    else if (renameat2(a, from, b, to, RENAME_NOREPLACE) != 0)
+    else if ((only ? renameat(a, from, b, to) : rename_to_free(a, from, b, to)) != 0)
         st = errno == ENOENT ? ST_NOT_FOUND : errno == EEXIST ? ST_INVALID : failed("move");
     else if (fsync(b) != 0 || fsync(a) != 0)
         st = failed("sync");
@@ -204,7 +215,7 @@ enum status inbox_take(const struct job_files *f, const char *user, const char *
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(token + 2 * i, 3, "%02x", random[i]);
     taken_name(stored, token, name);
-    return move(f, user, "inbox", stored, "submitting", name);
+    return move(f, user, "inbox", stored, "submitting", name, true);
 }
 
 enum status inbox_back(const struct job_files *f, const char *user, const char *stored, const char *token, char ret_stored[SFTP_NAME_BYTES])
@@ -218,7 +229,7 @@ enum status inbox_back(const struct job_files *f, const char *user, const char *
             snprintf(back, sizeof back, "%s", stored);
         else
             inbox_other_name(stored, n, back);
-        st = move(f, user, "submitting", name, "inbox", back);
+        st = move(f, user, "submitting", name, "inbox", back, false);
     }
     if (st == ST_OK)
         memcpy(ret_stored, back, sizeof back);

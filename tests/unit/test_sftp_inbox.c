@@ -2,11 +2,13 @@
  * step the process died. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -17,6 +19,18 @@
 
 static char state_dir[] = "/tmp/weir-test-inbox.XXXXXX";
 static struct job_files files;
+
+/* In place of the C library's: a file system whose renames know no flags. */
+static bool no_flags;
+
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags)
+{
+    if (no_flags && flags != 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
+}
 
 static int set_up(void **state)
 {
@@ -199,6 +213,20 @@ static void a_file_that_goes_back_replaces_no_newer_one(void **state)
     assert_int_equal(inbox_back(&files, "ann", "a.jsonl.incomplete", tokens[2], back), ST_NOT_FOUND);
 }
 
+static void nor_where_a_rename_knows_no_flags(void **state)
+{
+    no_flags = true;
+    a_file_that_goes_back_replaces_no_newer_one(state);
+    put("b.part", "one");
+    put("c.part", "two");
+    assert_int_equal(inbox_rename(&files, "ann", "b.part", "c.part", false), ST_INVALID);
+    assert_int_equal(inbox_rename(&files, "ann", "b.part", "d.part", false), ST_OK);
+    assert_false(there("b.part"));
+    read_back("c.part", "two");
+    read_back("d.part", "one");
+    no_flags = false;
+}
+
 /* Each name that may be written, through everything that can be done to it. */
 static void a_name_of_any_length_that_may_be_written_can_be_taken_noted_and_recovered(void **state)
 {
@@ -301,6 +329,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_was_being_submitted_is_a_job_or_goes_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_the_store_cannot_tell_stays_until_it_can, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_file_that_goes_back_replaces_no_newer_one, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nor_where_a_rename_knows_no_flags, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_name_of_any_length_that_may_be_written_can_be_taken_noted_and_recovered, set_up, tear_down),
         cmocka_unit_test(a_job_is_never_called_last),
         cmocka_unit_test(every_cut_inside_a_line_is_seen),
