@@ -218,7 +218,7 @@ dist: all $(B)/libweir.a
 	@tar -C $(B) --owner=0 --group=0 -czf $(B)/$(DIST).tar.gz $(DIST) && echo $(B)/$(DIST).tar.gz
 
 # What a program of your own links: the client library with what it needs of common, and no name but weir_*.
-LIBWEIR := $(patsubst %,$(B)/client/%.c.o,client curve request dispatch answer answer_json line line_output)
+LIBWEIR := $(patsubst %,$(B)/client/%.c.o,client curve request dispatch answer answer_json line line_id line_output)
 $(B)/libweir.a: $(LIBWEIR) $(call lib,common)
 	$(call Q,AR)rm -f $@ && $(LD) -r -o $(B)/libweir.o $^ && objcopy -w --keep-global-symbol='weir_*' $(B)/libweir.o && $(AR) rcs $@ $(B)/libweir.o
 

@@ -1,12 +1,15 @@
 # weir.bash - completion of the weir command.  Verbs and flags come from `weir help`, so there is nothing here to keep up to date.
 _weir()
 {
-    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb=${COMP_WORDS[1]}
+    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb=${COMP_WORDS[1]} help over_ssh
     COMPREPLY=()
+    help=$(weir help 2>/dev/null)
+    over_ssh=$(sed -n 's/^    \([a-z ]*\),.*/\1/p' <<<"$help")
     if [ "$COMP_CWORD" -eq 1 ] || { [ "$COMP_CWORD" -eq 2 ] && [ "$verb" = help ]; }; then
-        mapfile -t COMPREPLY < <(compgen -W "$(weir help 2>/dev/null | awk '/^  [a-z]+ / { print $1 }')" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W "$(awk '/^  [a-z]+ / { print $1 }' <<<"$help") $over_ssh" -- "$current")
         return
     fi
+    [[ " $over_ssh " != *" $verb "* ]] || return # `weir help VERB` would ask the gateway, and ssh perhaps for a passphrase
     case $previous in
     --cache) mapfile -t COMPREPLY < <(compgen -W "on off" -- "$current"); return ;;
     --scope) mapfile -t COMPREPLY < <(compgen -W "user pool" -- "$current"); return ;;

@@ -1,5 +1,6 @@
 """What the keeper of the box meets: folders as they type them, a status that fits their terminal, files where they belong."""
 import fcntl, json, os, pty, re, shutil, sqlite3, struct, subprocess, sys, tempfile, termios, time
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
 from serve_rig import ROOT, WEIR, Serve, main, wait_until
@@ -182,6 +183,20 @@ def install_puts_everything_in_place():
                       '_weir; echo "${COMPREPLY[@]}"' % (root, root))
             return subprocess.run(["bash", "-c", script, "-", *words], capture_output=True, text=True).stdout.split()
         assert completed("sta") == ["status"] and completed("generate", "--temp") == ["--temperature"] and completed("generate", "--scope", "p") == ["pool"]
+        assert completed("subm") == ["submit"] and "results" in completed("help", "res") and completed("stat") == ["status"]
+        os.makedirs(root + "/bin")
+        with open(root + "/bin/ssh", "w") as f:
+            f.write("#!/bin/sh\n>%s/connected\n" % root)
+        os.chmod(root + "/bin/ssh", 0o755)
+        with mock.patch.dict(os.environ, PATH=root + "/bin:" + os.environ["PATH"]):
+            assert completed("submit", "--") == []
+        assert not os.path.exists(root + "/connected"), "a key pressed is no reason to connect"
+        shutil.rmtree(root + "/bin")
+        symbols = subprocess.run(["nm", "--defined-only", root + "/usr/lib/libweir.a"], capture_output=True, text=True, check=True).stdout
+        for header in ("weir.h", "weir_batch.h"):
+            with open(root + "/usr/include/" + header) as f:
+                declared = set(re.findall(r"^[a-z].*?\b(weir_\w+)\([^)]", f.read(), re.M)) - {"weir_callback"}
+            assert len(declared) > 5 and not [name for name in declared if " T %s\n" % name not in symbols], (header, declared)
         for verb in ("user", "worker", "key"):  # the words of the help, neither more nor fewer
             said = subprocess.run([root + "/usr/bin/weir", "help", verb], capture_output=True, text=True).stdout.split("\n\n")[0]
             said = " ".join(re.findall(r"^(?:usage:|      ) (weir.*)", said, re.M))
