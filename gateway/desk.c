@@ -455,16 +455,18 @@ void desk_reload_users(struct desk *d, bool always)
     bool there = stat(d->users_path, &s) == 0;
     int64_t mtime = there ? (int64_t)s.st_mtim.tv_sec * 1000000000 + s.st_mtim.tv_nsec : 0;
 
+    bool again = !always && d->users_mtime_ns == -1;
+
     if (!always && mtime == d->users_mtime_ns && s.st_ino == d->users_ino)
         return;
     d->users_mtime_ns = mtime;
     d->users_ino = s.st_ino;
     enum status st = users_load(d->users_path, &fresh, &err);
     if (st != ST_OK && st != ST_INVALID)
-        d->users_mtime_ns = -1; /* not the file's fault: the next look reads it again */
+        d->users_mtime_ns = -1; /* not the file's fault: the next look reads it again, and says nothing if it is no better */
     if (st != ST_OK) {
-        log_error("users", "state=kept reason=\"%s\"",
-                  err.message); /* a broken edit must not lock everybody out */
+        if (!again || st == ST_INVALID)
+            log_error("users", "state=kept reason=\"%s\"", err.message); /* a broken edit must not lock everybody out */
         return;
     }
     users_deinit(&d->users);

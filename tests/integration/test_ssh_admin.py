@@ -38,6 +38,26 @@ def test_a_wrong_word_of_weir_user_is_named():
         check(out.returncode == 0 and b"weir user join NAME GROUP" in out.stdout and b"--ssh-port" not in out.stdout, "help", out.stdout)
 
 
+def test_a_users_file_that_cannot_be_read_is_told_of_once():
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+
+        def said(what):
+            return sum(what in line for line in lines(rig.path("gateway.log")))
+        users = rig.state + "/users"
+        os.rename(users, rig.path("users"))
+        os.symlink("users", users)  # nobody can open that
+        wait_until(lambda: said("event=users state=kept") > 0, 10, "seen")
+        for _ in range(3):  # each login looks too
+            rig.ok("whoami")
+        time.sleep(1.5)
+        check_eq(said("event=users state=kept"), 1, "told once, and who was known still is")
+        seen = said("event=users n=1")
+        os.rename(rig.path("users"), users)
+        wait_until(lambda: said("event=users n=1") > seen, 10, "read when it can be")
+
+
 def test_check_says_what_is_wrong():
     with Rig() as rig:
         def run(*args):
