@@ -298,13 +298,12 @@ def the_members_of_a_group_share_its_limits():
 
 
 def shows_its_numbers_to_prometheus():
-    import socket, urllib.request, urllib.error
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    import urllib.request, urllib.error
+    from ports import free_port
+    port = free_port()
     with Pool(workers=2, args=["--metrics-port", str(port)]) as pool:
         pool.client().generate(prompt="x", max_tokens=20, ignore_eos=True)
-        end = time.time() + 5
+        end = time.time() + 5 * PATIENCE
         while True:
             page = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=5).read().decode()
             if 'weir_requests_total{result="done"} 1\n' in page:

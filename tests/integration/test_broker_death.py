@@ -64,9 +64,9 @@ def one_that_does_not_come_back_is_given_up():
     with Pool(env={"WEIR_FAKE_STEP_MS": "5"}) as pool:
         p = begin(pool, "generate", "--retry", "1s", "--ignore-eos", "--max-tokens", "2000", "p")
         wait_tokens(pool, 20)
+        began = time.time()
         pool.process.kill()
         pool.process.wait()
-        began = time.time()
         end(p, 3)
         assert 0.5 < time.time() - began < 5 * PATIENCE
         pool.start()

@@ -25,14 +25,16 @@ def a_session_stays_with_its_worker():
 def time_ends_a_session():
     with Pool() as pool:
         c = pool.client()
+        began = time.time()
         c.generate(prompt="x", max_tokens=3, session="s", session_ttl_ms=700)
         for i in range(4):  # refreshed
             time.sleep(0.4)
-            assert pool.status()["pool"]["sessions"] == 1
+            there, since = pool.status()["pool"]["sessions"], time.time() - began
+            assert there == 1 or since > 0.69, since  # a slow machine comes too late
+            began = time.time()
             c.generate(prompt="x", max_tokens=3, session="s", session_ttl_ms=700)
-        began = time.time()
         pool.wait_for("over", lambda s: s["pool"]["sessions"] == 0)
-        assert 0.6 < time.time() - began < 1.6 * PATIENCE, time.time() - began  # the idle broker looks each half second
+        assert 0.69 < time.time() - began < 1.6 * PATIENCE, time.time() - began  # the idle broker looks each half second
 
 
 def the_command_names_one():
