@@ -49,7 +49,7 @@ def another_request_with_the_key_is_refused():
 
 
 def the_request_goes_on_for_who_asks_last():
-    with Pool(env={"WEIR_FAKE_STEP_MS": "5"}) as pool:
+    with Pool(env={"WEIR_FAKE_STEP_MS": "15"}) as pool:
         c, other = pool.client(), pool.client()
         want = c.generate(seed=9, **ASK)
         c.send({"type": "generate", "id": "a", "idempotency_key": "k", "seed": 9, **ASK})
@@ -92,7 +92,7 @@ def a_client_that_left_finds_its_request_again():
 
 
 def a_failed_request_is_a_new_one_the_next_time():
-    with Pool(env={"WEIR_FAKE_STEP_MS": "5"}) as pool:
+    with Pool(env={"WEIR_FAKE_STEP_MS": "15"}) as pool:
         c = pool.client()
         assert c.generate(prompt="!error", idempotency_key="e").code == "context_overflow"
         assert c.generate(prompt="p", max_tokens=3, idempotency_key="e").end["type"] == "done"

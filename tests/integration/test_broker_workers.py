@@ -37,7 +37,7 @@ def a_paused_worker_gets_nothing_new():
 def what_a_paused_worker_holds_goes_on_and_the_rest_waits():
     with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "3"}) as pool:
         c, admin = pool.client(), pool.client()
-        c.send({"type": "generate", "id": "held", "prompt": "x", "max_tokens": 100, "ignore_eos": True})
+        c.send({"type": "generate", "id": "held", "prompt": "x", "max_tokens": 700, "ignore_eos": True})
         pool.wait_for("running", lambda s: s["pool"]["running"] == 1)
         order(admin, "pause", 0)
         c.send({"type": "generate", "id": "queued", "prompt": "y", "max_tokens": 5, "ignore_eos": True})
@@ -54,7 +54,7 @@ def a_drained_worker_gives_its_memory_back_and_returns():
     with Pool(workers=1, env={"WEIR_FAKE_STEP_MS": "3"}) as pool:
         c, admin = pool.client(), pool.client()
         pid = pool.status()["workers"][0]["pid"]
-        c.send({"type": "generate", "id": "held", "prompt": "x", "max_tokens": 100, "ignore_eos": True})
+        c.send({"type": "generate", "id": "held", "prompt": "x", "max_tokens": 700, "ignore_eos": True})
         pool.wait_for("running", lambda s: s["pool"]["running"] == 1)
         order(admin, "drain", 0)
         assert worker_of(pool.status(), 0)["state"] == "ready"  # it is at work

@@ -126,7 +126,7 @@ def test_a_window_of_zero_is_waited_for():
         channel = client.get_transport().open_session(window_size=2 ** 15)
         channel.exec_command("results " + job)
         time.sleep(0.5)
-        pid = rig.children("connection-process")[0]
+        pid = wait_until(lambda: len(rig.children("connection-process")) == 1 and rig.children("connection-process"), 30, "only this one is left")[0]
         before = sum(int(x) for x in open("/proc/%d/stat" % pid).read().rsplit(")", 1)[1].split()[11:13])
         time.sleep(1)
         after = sum(int(x) for x in open("/proc/%d/stat" % pid).read().rsplit(")", 1)[1].split()[11:13])

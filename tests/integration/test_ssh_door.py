@@ -273,7 +273,7 @@ def test_slow_reader_and_slow_store():
         p = subprocess.Popen(rig.ssh_args() + ["results"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         p.stdout.read(10)
         time.sleep(2)
-        pid = rig.children("connection-process")[0]
+        pid = wait_until(lambda: len(rig.children("connection-process")) == 1 and rig.children("connection-process"), 30, "only this one is left")[0]
         rss = int(open("/proc/%d/statm" % pid).read().split()[1]) * 4096
         check(rss < 64 << 20, "the connection process stays small while nobody reads:", rss)
         rest = p.stdout.read()
