@@ -134,7 +134,8 @@ static void conn_free(struct desk *d, struct conn *c)
 {
     for (int i = 0; i < DOOR_OPS; i++)
         desk_stop_op(d, c, &c->ops[i]);
-    desk_end_sessions(d, c);
+    for (size_t i = 0; i < DOOR_OPS; i++)
+        desk_end_session(d, c, i);
     desk_inbox_release(d, c, NULL);
     while (c->queue != NULL)
         free_queued(c);
@@ -308,6 +309,10 @@ static void on_message(struct desk *d, struct conn *c, const struct door_message
         c->ops[m->op].serial = m->serial;
         desk_stop_op(d, c, &c->ops[m->op]);
         desk_inbox_release(d, c, &c->ops[m->op]);
+        if (door_get_u32(&r) != 0)
+            desk_end_session(d, c, m->op);
+        if (!door_read_all(&r))
+            desk_break(d, c, "stop");
         return;
     }
     const char *wrong = check_message(c, m);

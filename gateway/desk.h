@@ -106,8 +106,8 @@ struct desk {
 void desk_open(struct desk *d, uint64_t number, const char *peer, int sock);
 /* Its socket has something to say, or takes more. */
 void desk_on_event(struct desk *d, struct conn *c, bool readable, bool writable);
-/* The connection's conversations are over. */
-void desk_end_sessions(struct desk *d, struct conn *c);
+/* The op's conversation is over, if it has one. */
+void desk_end_session(struct desk *d, struct conn *c, size_t op);
 /* Slices of checks, due watches, dead conns.  Once a turn. */
 void desk_step(struct desk *d);
 int desk_timeout_ms(const struct desk *d, uint64_t now_ns);

@@ -292,19 +292,13 @@ static bool read_request(int fd, struct weir_line *ret_line, struct error *ret_e
     return ok;
 }
 
-static void end_session(struct desk *d, struct conn *c, size_t op)
+void desk_end_session(struct desk *d, struct conn *c, size_t op)
 {
     struct weir_error error;
 
     if (c->sessions[op][0] != '\0' && d->link->client != NULL)
         (void)weir_session_end_for(d->link->client, c->sessions[op], c->user, &error); /* if it does not arrive, time ends it */
     c->sessions[op][0] = '\0';
-}
-
-void desk_end_sessions(struct desk *d, struct conn *c)
-{
-    for (size_t i = 0; i < DOOR_OPS; i++)
-        end_session(d, c, i);
 }
 
 /* The name of the op's session, which is none or a new one if that is what was asked for; NULL: none. */
@@ -314,7 +308,7 @@ static const char *session_of(struct desk *d, struct conn *c, const struct op *o
     uint64_t number;
 
     if (which != DOOR_SESSION_GO_ON)
-        end_session(d, c, i);
+        desk_end_session(d, c, i);
     if (which == DOOR_SESSION_NEW && getrandom(&number, sizeof number, 0) == (ssize_t)sizeof number)
         snprintf(c->sessions[i], sizeof c->sessions[i], "ssh-%016llx", (unsigned long long)number);
     return c->sessions[i][0] != '\0' ? c->sessions[i] : NULL;

@@ -50,7 +50,7 @@
  *                          (place: u32 enum sftp_kind, str job, str name)
  *   SPACE          USER    empty                                                   of the inbox: u64 bytes it may hold, u64 bytes it holds,
  *                                                                                  u64 bytes free on the disk, u64 files it may hold, u64 it holds
- *   STOP           USER    empty                                                   none: the channel has gone, drop what it has open
+ *   STOP           USER    u32 the channel has gone                                none: drop what it has open, and its session if it has gone
  *
  * Any request may be answered by ERROR: u32 enum error_code, str param, str message.
  * text is u32 bytes and the bytes; or u32 DOOR_TEXT_IN_FD, and the text is in a memfd that comes along. */
@@ -130,7 +130,7 @@ struct door_place {
 };
 
 enum door_file { DOOR_FILE_OUTPUT, DOOR_FILE_ERRORS, DOOR_FILE_INPUT };
-enum door_session { DOOR_SESSION_NONE, DOOR_SESSION_GO_ON, DOOR_SESSION_NEW }; /* of the op, until the connection ends or a new one begins */
+enum door_session { DOOR_SESSION_NONE, DOOR_SESSION_GO_ON, DOOR_SESSION_NEW }; /* of the op, until its channel ends or a new one begins */
 enum door_pool { DOOR_POOL_MODELS, DOOR_POOL_STATUS };
 enum door_keys { DOOR_KEYS_LIST, DOOR_KEYS_ADD, DOOR_KEYS_REMOVE };
 

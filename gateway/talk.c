@@ -242,14 +242,22 @@ void talk_stream(struct talk *t, int fd, uint64_t from, uint64_t end)
     t->drained_due = true;
 }
 
-void talk_stop(struct talk *t)
+static void stop_op(struct talk *t, bool gone)
 {
     struct connection *c = t->connection;
-    struct door_message m = { .type = DOOR_STOP, .op = t->op, .serial = ++t->serial, .fd = -1 };
+    uint8_t buffer[4];
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
+    door_put_u32(&w, gone);
+    struct door_message m = { .type = DOOR_STOP, .op = t->op, .serial = ++t->serial, .body = byte_writer_written(&w), .fd = -1 };
     t->asking = false;
     if (c->door_gone || door_send(c->door, &m) != ST_OK)
         c->door_gone = true;
+}
+
+void talk_stop(struct talk *t)
+{
+    stop_op(t, false);
 }
 
 void talk_ask(struct talk *t, enum door_type type, const struct byte_writer *body, int fd)
@@ -505,7 +513,7 @@ void talk_deinit(struct talk *t)
         return;
     tell_end(t, true);
     if (t->started)
-        talk_stop(t);
+        stop_op(t, true);
     if (t->handler != NULL && t->handler->stop != NULL)
         t->handler->stop(t);
     ssh_remove_channel_callbacks(t->ssh, &t->callbacks);

@@ -86,6 +86,11 @@ def test_a_conversation_is_a_session_that_ends_with_it():
                 return []
         wait_until(lambda: len(ended()) == 2, 60, "both are ended")
         check_eq(ended(), [names[0] + " alice", names[2] + " alice"], "each for its user")
+        options = ("-o", "ControlMaster=auto", "-o", "ControlPath=" + rig.path("mux"), "-o", "ControlPersist=600")
+        out = rig.ssh("chat", b"five\n", options=options)
+        check_eq(out.stdout, b"echo: five\n", "answers", out.stderr)
+        wait_until(lambda: len(ended()) == 3, 60, "it is ended, though the connection stays")
+        check_eq(subprocess.run(rig.ssh_args("alice", "-O", "exit", *options), capture_output=True).returncode, 0, "it did")
         out = rig.ssh("chat what is it")
         check("session" not in asked(rig)[-1]["parameters"], "one question is no conversation")
         out = rig.ssh("ask what is it")
