@@ -101,12 +101,13 @@ static void the_reader_cannot_write(void **state)
 
 enum { ROUNDS = 2000 };
 static _Atomic bool written;
+static _Atomic unsigned taken;
 
 static void *write_rounds(void *arg)
 {
     static char text[4096];
 
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < ROUNDS || (taken == 0 && i < 1000 * ROUNDS); i++) { /* on until the reader had its turn */
         size_t n = 64 + (size_t)(i * 37) % 4000;
         memset(text, 'a' + i % 26, n);
         if (board_write(arg, text, n, true, "", (uint64_t)i + 1) != ST_OK)
@@ -124,7 +125,6 @@ static void a_copy_is_never_of_two_pages(void **state)
     static struct board_page page;
     struct rig r = open_rig();
     pthread_t writer;
-    unsigned taken = 0;
 
     (void)state;
     pthread_create(&writer, NULL, write_rounds, &r.to_write->pages[0]);
