@@ -128,7 +128,7 @@ enum status broker_new(const struct options *options, struct broker **ret_broker
     b->watchdog_ms = notify_watchdog_ms();
     b->signals = -1;
     b->endpoint.lock = -1;
-    b->now_ns = b->started_ns = clock_now_ns();
+    b->now_ns = b->started_ns = b->messages_since_ns = clock_now_ns();
     clients_init(&b->clients);
     st = draw_secrets(b);
     if (st == ST_OK)
