@@ -27,7 +27,7 @@ part() {  # part NAME BUDGET_S COMMAND...
 sanitized() {
     make -j"$jobs" SAN=address,undefined WERROR=1 all tests &&
         ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
-        WEIR_SANITIZED=1 TEST_TIMEOUT_S=400 tests/all.sh build/address,undefined tests/integration/test_broker*.py
+        WEIR_SANITIZED=1 TEST_TIMEOUT_S=900 tests/all.sh build/address,undefined tests/integration/test_broker*.py
 }
 
 # Ring and doorbell between threads of one process: the thread sanitizer sees no race between processes.
