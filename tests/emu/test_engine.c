@@ -340,6 +340,90 @@ static void tokens_are_the_cpus(void **state)
 
 /* ------------------------------------------------------------------ graphs */
 
+enum { GRAPH_STEPS = 18 };
+
+/* How many sequences decode in step i; some steps have a prompt among them, or logits for the caller, and are no graph. */
+static uint32_t decoding(uint32_t step)
+{
+    static const uint32_t n[] = { 1, 2, 3, 4, 5, 9, 12, 6, 1 };
+
+    return n[step % (sizeof(n) / sizeof(n[0]))];
+}
+
+/* Sequences of 240 + 32 i tokens go on, so the longest of a step has one to three splits, and the first grows from one to two on the
+ * way.  Two steps are under way, each with a plan of its own, so a graph is launched again while its last run has not begun.  Tokens and log-probabilities of all steps; how many
+ * were graphs. */
+static uint32_t decode_some(struct pair *p, bool graphs, uint64_t seed, struct step_result (*ret)[MAX_SEQS])
+{
+    static uint32_t blocks[MAX_SEQS][CONTEXT / BLOCK_TOKENS];
+    static struct plan_entry e[GRAPH_STEPS][MAX_SEQS];
+    uint32_t past[MAX_SEQS], sampled[MAX_SEQS] = { 0 };
+    struct plan plans[GRAPH_STEPS];
+    backend_ticket ticket[GRAPH_STEPS];
+    int32_t token[MAX_SEQS];
+    struct rig r = p->cuda;
+    struct error err;
+
+    emu_graphs(graphs);
+    emu_seed(seed);
+    assert_int_equal(r.api->open(p->cpu.model, &r.options, &r.backend, &err), ST_OK);
+    emu_graphs(false);
+    for (uint32_t i = 0; i < MAX_SEQS; i++) { /* they share the blocks that they do not write */
+        past[i] = 240 + 32 * i;
+        token[i] = token_at(i, 1, p->cpu.model->n_vocab);
+        for (uint32_t b = 0; b < CONTEXT / BLOCK_TOKENS; b++)
+            blocks[i][b] = b < past[i] / BLOCK_TOKENS ? b % 4 : 4 + i * 2 + b % 2;
+    }
+    int32_t first[4 * BLOCK_TOKENS];
+    struct plan_entry fill = { .tokens = first, .n_tokens = 4 * BLOCK_TOKENS, .blocks = blocks[MAX_SEQS - 1], .from_entry = -1 };
+    for (uint32_t i = 0; i < 4 * BLOCK_TOKENS; i++)
+        first[i] = token_at(77, i, p->cpu.model->n_vocab);
+    rig_step(&r, &fill, 1, NULL);
+    const uint64_t before = emu_replays();
+    for (uint32_t step = 0; step <= GRAPH_STEPS; step++) {
+        if (step < GRAPH_STEPS) {
+            const uint32_t n = decoding(step);
+            for (uint32_t i = 0; i < n; i++) {
+                e[step][i] = (struct plan_entry){ .tokens = &token[i], .n_tokens = 1, .n_past = past[i]++, .blocks = blocks[i],
+                                                  .from_entry = step > 0 && i < decoding(step - 1) ? (int32_t)i : -1, .want = WANT_TOKEN,
+                                                  .sampling = &samplings[i % N_SAMPLINGS], .choice = i, .index = sampled[i]++ };
+            }
+            if (step % 7 == 5) { /* a prompt of two: no graph */
+                e[step][0].n_tokens = 2, e[step][0].from_entry = -1, e[step][0].tokens = first;
+                past[0]++;
+            }
+            plans[step] = (struct plan){ .entries = e[step], .n_entries = n, .n_rows = n + (step % 7 == 5) };
+            assert_int_equal(r.api->step_submit(r.backend, &plans[step], &ticket[step]), ST_OK);
+        }
+        if (step > 0)
+            assert_int_equal(r.api->step_wait(r.backend, ticket[step - 1], ret[step - 1]), ST_OK);
+    }
+    r.api->close(r.backend);
+    return (uint32_t)(emu_replays() - before);
+}
+
+/* A graph was recorded with the arguments of its size; what it computes for a smaller step, of other sequences, with other numbers of
+ * splits, is what plain launches compute. */
+static void a_replayed_graph_is_the_plain_launches(void **state)
+{
+    static struct step_result plain[GRAPH_STEPS][MAX_SEQS], replayed[GRAPH_STEPS][MAX_SEQS];
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i += 3) { /* a window, norms of heads, Q8_0; biases, BF16 */
+        struct pair p;
+        uint32_t n_plain = 0;
+        open_synthetic(&p, &shapes[i].shape, shapes[i].kv_type);
+        for (uint32_t step = 0; step < GRAPH_STEPS; step++)
+            n_plain += step % 7 == 5;
+        assert_int_equal(decode_some(&p, false, 7000 + i, plain), 0);
+        assert_int_equal(decode_some(&p, true, 7100 + i, replayed), GRAPH_STEPS - n_plain);
+        for (uint32_t step = 0; step < GRAPH_STEPS; step++)
+            for (uint32_t s = 0; s < decoding(step); s++)
+                assert_same_result(&plain[step][s], &replayed[step][s], s, step);
+        close_pair(&p);
+    }
+}
+
 /* A launch inside a graph that fails ends the backend like any other. */
 static void a_graph_that_fails_is_the_end_of_the_backend(void **state)
 {
@@ -673,6 +757,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(odd_shapes_are_as_on_the_cpu),
         cmocka_unit_test(company_and_long_prefixes_change_no_bit),
         cmocka_unit_test(tokens_are_the_cpus),
+        cmocka_unit_test(a_replayed_graph_is_the_plain_launches),
         cmocka_unit_test(a_graph_that_fails_is_the_end_of_the_backend),
         cmocka_unit_test(three_steps_are_one_too_many),
         cmocka_unit_test(blocks_come_back_from_the_host_and_move),
