@@ -97,11 +97,14 @@ bool identity_look(struct identity *id, uint64_t now_ns, bool must)
     id->look_due_ns = now_ns + IDENTITY_LOOK_MS * UINT64_C(1000000);
     if (!must && !is_another(id))
         return false;
+    const bool told = id->unread && !must;
     enum status st = load(id, &err);
-    if (st != ST_OK && st != ST_INVALID)
-        id->seen = (struct stat){0}; /* not the file's fault: the next look reads it again */
+    id->unread = st != ST_OK && st != ST_INVALID;
+    if (id->unread)
+        id->seen = (struct stat){0}; /* not the file's fault: the next look reads it again, and says nothing if it is no better */
     if (st != ST_OK) {
-        log_error("users_not_reloaded", "reason=%s", log_quote(reason, sizeof(reason), err.message));
+        if (!id->unread || !told)
+            log_error("users_not_reloaded", "reason=%s", log_quote(reason, sizeof(reason), err.message));
         return false;
     }
     log_info("users_reloaded", "n=%" PRIu32 " curve_keys=%" PRIu32, id->users.n, id->n_keys);

@@ -33,6 +33,7 @@ struct identity {
     uint32_t n_keys;
     struct uid_name uid_names[UID_NAMES]; /* at uid mod UID_NAMES */
     struct stat seen;           /* of the file that was tried last */
+    bool unread;                /* it could not be read, for no fault of its own, and that was said */
     uint64_t look_due_ns;
 };
 
