@@ -355,7 +355,7 @@ static void recover_user(struct recovery *r)
     int folder = open_folder(r->files, r->user, "submitting", false);
 
     if (folder < 0) {
-        if (errno != ENOENT)
+        if (errno != ENOENT && errno != ENOTDIR) /* what is no folder is no user's */
             r->worst = failed("recover");
     } else if (each_file(folder, INBOX_TOKEN_BYTES, recover_taken, r) != ST_OK) {
         r->worst = ST_SYSTEM;
