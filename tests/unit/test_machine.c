@@ -46,9 +46,9 @@ static struct attributes of_a_new_thread(void)
 static void turns_are_short_for_threads_made_before_the_last_call(void **state)
 {
     (void)state;
-    struct attributes before = mine();
-    if (before.policy != 0)
-        skip();
+    struct attributes before = {0};
+    if (syscall(SYS_sched_getattr, 0, &before, sizeof(before), 0) != 0 || before.policy != 0)
+        skip(); /* a sandbox that refuses the call, or a policy without turns */
     machine_short_turns(false);
     struct attributes first = mine(), inherited = of_a_new_thread();
     machine_short_turns(true);
