@@ -21,11 +21,11 @@ INLINE const uint8_t *block_at(const struct kv_view *kv, uint32_t position)
 /* What a few queries read is used once and lies scattered, so it is asked for ahead: with the scores of a block its V, with the V of a
  * block what the scores of the block one split on will read; in the last split, those of the next head, which is next in line as a
  * rule.  So memory is never idle.  With many queries the arithmetic takes longer than memory. */
-INLINE void fetch_v(const uint8_t *const *block, const int nb, const struct attention_tile *t, size_t byte)
+INLINE void fetch_v(const uint8_t *const *v, const int nb, size_t byte)
 {
     UNROLL
     for (int b = 0; b < nb; b++)
-        __builtin_prefetch(block[b] + t->kv.v + byte);
+        __builtin_prefetch(v[b] + byte);
 }
 
 INLINE const uint8_t *block_one_split_on(const struct attention_tile *t, uint32_t position)
@@ -56,12 +56,15 @@ INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *
                        uint32_t first, uint32_t position, float *s)
 {
     vf acc[BATCH_BLOCKS][BATCH_QUERIES];
-    const uint8_t *block[BATCH_BLOCKS];
+    const uint16_t *k[BATCH_BLOCKS];
+    const uint8_t *v[BATCH_BLOCKS];
     const float *qt = sc->qt + first;
 
     UNROLL
     for (int b = 0; b < nb; b++) {
-        block[b] = block_at(&t->kv, position + 16 * (uint32_t)b);
+        const uint8_t *block = block_at(&t->kv, position + 16 * (uint32_t)b);
+        k[b] = (const void *)(block + t->kv.k);
+        v[b] = block + t->kv.v;
         UNROLL
         for (int i = 0; i < nq; i++)
             acc[b][i] = vf_zero();
@@ -69,10 +72,10 @@ INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *
     for (uint32_t d = 0; d < t->kv.head_dim; d++, qt += ATTENTION_QUERIES) {
         vf kd[BATCH_BLOCKS];
         if (nq <= FEW_QUERIES && d % 2 == 0)
-            fetch_v(block, nb, t, (size_t)d * 32);
+            fetch_v(v, nb, (size_t)d * 32);
         UNROLL
         for (int b = 0; b < nb; b++)
-            kd[b] = vf_of_f16((const uint16_t *)(const void *)(block[b] + t->kv.k) + (size_t)d * 16);
+            kd[b] = vf_of_f16(k[b] + (size_t)d * 16);
         UNROLL
         for (int i = 0; i < nq; i++) {
             vf q = vf_set1(qt[i]);
@@ -93,11 +96,12 @@ INLINE void scores_q8(const int nq, const int nb, const struct attention_tile *t
 {
     const uint32_t dim = t->kv.head_dim, group = t->kv.kv_group, n_groups = dim / group;
     vf acc[BATCH_BLOCKS][BATCH_QUERIES];
-    const uint8_t *block[BATCH_BLOCKS];
+    const uint8_t *block[BATCH_BLOCKS], *v[BATCH_BLOCKS];
 
     UNROLL
     for (int b = 0; b < nb; b++) {
         block[b] = block_at(&t->kv, position + 16 * (uint32_t)b);
+        v[b] = block[b] + t->kv.v;
         UNROLL
         for (int i = 0; i < nq; i++)
             acc[b][i] = vf_zero();
@@ -111,7 +115,7 @@ INLINE void scores_q8(const int nq, const int nb, const struct attention_tile *t
                 dot[b][i] = vi_start8(sc->q8n[(first + (uint32_t)i) * n_groups + g]);
         for (uint32_t d = g * group; d < (g + 1) * group; d += 4) {
             if (nq <= FEW_QUERIES)
-                fetch_v(block, nb, t, (size_t)d * 16);
+                fetch_v(v, nb, (size_t)d * 16);
             UNROLL
             for (int b = 0; b < nb; b++) {
                 vi k = vi_load(block[b] + t->kv.k + (size_t)d * 16);
