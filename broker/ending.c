@@ -14,6 +14,13 @@
 
 enum { RETRY_MS_MIN = 100, RETRY_MS_MAX = 30000, RETRY_MS_PER_REQUEST = 20 };
 
+static enum queue_priority priority_of(const struct request *r)
+{
+    if (r->priority == PRIORITY_NORMAL)
+        return QUEUE_NORMAL;
+    return r->priority == PRIORITY_HIGH ? QUEUE_HIGH : QUEUE_LOW;
+}
+
 static bool user_is_full(const struct account *a)
 {
     return a->running_max > 0 && a->n_running >= a->running_max;
@@ -27,7 +34,7 @@ void ending_enqueue(struct broker *b, uint32_t request, enum queue_class class)
     r->phase = REQUEST_QUEUED;
     if (class != QUEUE_RESUMED)
         r->charged = dispatch_cost(b, r);
-    fair_queue_push(b->queue, request, r->account, r->model, class, r->charged);
+    fair_queue_push(b->queue, request, r->account, r->model, class, priority_of(r), r->charged);
 }
 
 /* A request with an idempotency key goes: its answer stays, or the key is free again. */

@@ -1,6 +1,6 @@
 /* fair_queue.c - see fair_queue.h for the policy.
  *
- * Items of one user, model and class form a first-in, first-out list (a flow).  Users with something queued stand on an
+ * Items of one user, model, class and priority form a first-in, first-out list (a flow).  Users with something queued stand on an
  * intrusive list, so a pick looks at waiting users only: a few hundred comparisons at the very worst, and a pick happens once a
  * request, not once a token.  A heap would save little and would have to be rebuilt whenever a model has no room. */
 #include "fair_queue.h"
@@ -14,7 +14,7 @@ enum { NIL = 0xFFFFFFFFu };
 struct item {
     uint32_t next, prev; /* within its flow */
     uint32_t user, model;
-    uint8_t class;
+    uint8_t class, priority;
     bool queued;
     uint64_t cost;
 };
@@ -34,7 +34,7 @@ struct user_state { /* arrays: by class, 0 interactive, 1 batch */
 struct fair_queue {
     struct item *items;
     struct user_state *users;
-    struct flow *flows;  /* [user][model][interactive, batch] */
+    struct flow *flows;  /* [user][model][interactive, batch][priority] */
     struct flow resumed;
     uint32_t n_items, n_users, n_models;
     uint32_t busy_head;  /* users with something queued */
@@ -46,7 +46,7 @@ struct fair_queue {
 enum status fair_queue_new(uint32_t n_items, uint32_t n_users, uint32_t n_models, struct fair_queue **ret_queue)
 {
     assert(n_models >= 1 && n_models <= 32);
-    size_t n_flows = (size_t)n_users * n_models * 2;
+    size_t n_flows = (size_t)n_users * n_models * 2 * QUEUE_PRIORITIES;
     struct fair_queue *q = calloc(1, sizeof(*q));
 
     if (q == NULL)
@@ -84,11 +84,11 @@ static unsigned index_of(unsigned class)
     return class == QUEUE_BATCH;
 }
 
-static struct flow *flow_of(const struct fair_queue *q, uint32_t user, uint32_t model, unsigned class)
+static struct flow *flow_of(const struct fair_queue *q, uint32_t user, uint32_t model, unsigned class, unsigned priority)
 {
     if (class == QUEUE_RESUMED)
         return (struct flow *)&q->resumed;
-    return &q->flows[((size_t)user * q->n_models + model) * 2 + index_of(class)];
+    return &q->flows[(((size_t)user * q->n_models + model) * 2 + index_of(class)) * QUEUE_PRIORITIES + priority];
 }
 
 static void busy_add(struct fair_queue *q, uint32_t user)
@@ -114,17 +114,18 @@ static void busy_drop(struct fair_queue *q, uint32_t user)
         q->busy_head = u->next;
 }
 
-void fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model, enum queue_class class, uint64_t cost)
+void fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model, enum queue_class class,
+                     enum queue_priority priority, uint64_t cost)
 {
     assert(item < q->n_items);
     assert(user < q->n_users);
     assert(model < q->n_models);
     assert(!q->items[item].queued);
-    struct flow *f = flow_of(q, user, model, class);
+    struct flow *f = flow_of(q, user, model, class, priority);
     struct user_state *u = &q->users[user];
 
     q->items[item] = (struct item){ .next = NIL, .prev = f->tail, .user = user, .model = model, .class = (uint8_t)class,
-                                    .queued = true, .cost = cost > 0 ? cost : 1 };
+                                    .priority = (uint8_t)priority, .queued = true, .cost = cost > 0 ? cost : 1 };
     if (f->tail != NIL)
         q->items[f->tail].next = item;
     else
@@ -143,7 +144,7 @@ void fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_
 static void unlink_item(struct fair_queue *q, uint32_t item)
 {
     struct item *it = &q->items[item];
-    struct flow *f = flow_of(q, it->user, it->model, it->class);
+    struct flow *f = flow_of(q, it->user, it->model, it->class, it->priority);
 
     if (it->prev != NIL)
         q->items[it->prev].next = it->next;
@@ -180,7 +181,20 @@ void fair_queue_block_user(struct fair_queue *q, uint32_t user, bool blocked)
     q->users[user].blocked = blocked;
 }
 
-/* The oldest item of the user with the least virtual time; equal times go by user number, so that runs repeat. */
+/* A user's next item of a class for one of the models; NIL when there is none. */
+static uint32_t first_of_user(const struct fair_queue *q, uint32_t user, enum queue_class class, uint32_t models)
+{
+    for (unsigned priority = 0; priority < QUEUE_PRIORITIES; priority++)
+        for (uint32_t model = 0; model < q->n_models; model++) {
+            const uint32_t head = flow_of(q, user, model, class, priority)->head;
+
+            if (head != NIL && (models >> model & 1) != 0)
+                return head;
+        }
+    return NIL;
+}
+
+/* The first item of the user with the least virtual time; equal times go by user number, so that runs repeat. */
 static uint32_t best_of_class(const struct fair_queue *q, enum queue_class class, uint32_t models)
 {
     uint32_t best = NIL, best_user = NIL;
@@ -196,14 +210,10 @@ static uint32_t best_of_class(const struct fair_queue *q, enum queue_class class
         uint64_t time = u->time[at], best_time = best != NIL ? q->users[best_user].time[at] : 0;
         if (best != NIL && (time > best_time || (time == best_time && user > best_user)))
             continue;
-        for (uint32_t model = 0; model < q->n_models; model++) {
-            uint32_t head = flow_of(q, user, model, class)->head;
-
-            if (head != NIL && (models >> model & 1) != 0) {
-                best = head;
-                best_user = user;
-                break;
-            }
+        const uint32_t first = first_of_user(q, user, class, models);
+        if (first != NIL) {
+            best = first;
+            best_user = user;
         }
     }
     return best;
@@ -297,14 +307,19 @@ uint64_t fair_queue_user_time(const struct fair_queue *q, uint32_t user, enum qu
 uint32_t fair_queue_ahead(const struct fair_queue *q, uint32_t item, uint32_t most)
 {
     assert(fair_queue_holds(q, item));
+    const struct item *it = &q->items[item];
     uint32_t n = 0;
 
-    for (uint32_t at = q->items[item].prev; at != NIL && n < most; at = q->items[at].prev)
+    for (unsigned above = 0; it->class != QUEUE_RESUMED && above < it->priority; above++)
+        for (uint32_t at = flow_of(q, it->user, it->model, it->class, above)->head; at != NIL && n < most; at = q->items[at].next)
+            n++;
+    for (uint32_t at = it->prev; at != NIL && n < most; at = q->items[at].prev)
         n++;
     return n;
 }
 
-static uint32_t check_flow(const struct fair_queue *q, const struct flow *f, uint32_t user, uint32_t model, unsigned class)
+static uint32_t check_flow(const struct fair_queue *q, const struct flow *f, uint32_t user, uint32_t model, unsigned class,
+                           unsigned priority)
 {
     uint32_t n = 0, prev = NIL;
 
@@ -312,7 +327,7 @@ static uint32_t check_flow(const struct fair_queue *q, const struct flow *f, uin
         assert(q->items[at].queued);
         assert(q->items[at].prev == prev);
         assert(q->items[at].class == class);
-        assert(class == QUEUE_RESUMED || (q->items[at].user == user && q->items[at].model == model));
+        assert(class == QUEUE_RESUMED || (q->items[at].user == user && q->items[at].model == model && q->items[at].priority == priority));
         prev = at;
         n++;
         assert(n <= q->n_items);
@@ -325,13 +340,16 @@ void fair_queue_check(const struct fair_queue *q)
 {
     uint32_t n[QUEUE_CLASSES] = { 0 }, n_queued = 0, n_busy = 0;
 
-    n[QUEUE_RESUMED] = check_flow(q, &q->resumed, 0, 0, QUEUE_RESUMED);
+    n[QUEUE_RESUMED] = check_flow(q, &q->resumed, 0, 0, QUEUE_RESUMED, 0);
     for (uint32_t user = 0; user < q->n_users; user++) {
         uint32_t of_user = 0, of_class[2] = { 0 };
 
         for (uint32_t model = 0; model < q->n_models; model++)
             for (unsigned class = QUEUE_INTERACTIVE; class <= QUEUE_BATCH; class++) {
-                uint32_t length = check_flow(q, flow_of(q, user, model, class), user, model, class);
+                uint32_t length = 0;
+
+                for (unsigned priority = 0; priority < QUEUE_PRIORITIES; priority++)
+                    length += check_flow(q, flow_of(q, user, model, class, priority), user, model, class, priority);
 
                 of_user += length;
                 of_class[index_of(class)] += length;

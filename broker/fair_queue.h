@@ -1,8 +1,8 @@
 /* fair_queue.h - which request goes to a worker next, so that users share the pool by tokens.
  *
  * Start-time fair queueing (Goyal, Vin, Cheng 1996) with tokens as the unit of service.  Every user has a virtual time in each
- * class: the tokens given to it there so far.  The next request of a class is the oldest one of the user whose virtual time is
- * least.  A user that comes back after a pause is moved up to the class's virtual time, so idleness earns no credit.  (One time
+ * class: the tokens given to it there so far.  The next request of a class is one of the user whose virtual time is least: the
+ * oldest of its highest priority.  (Priorities order a user's own requests; no other user notices them.)  A user that comes back after a pause is moved up to the class's virtual time, so idleness earns no credit.  (One time
  * for both classes would not do: interactive users run ahead because of their class, and a batch user whose queue was empty
  * for a moment would be moved up to them, far behind its equals.)  What a request will cost is only
  * known afterwards: it is charged at dispatch with an estimate and settled by count when it ends.
@@ -23,6 +23,7 @@
 #include "status.h"
 
 enum queue_class { QUEUE_RESUMED, QUEUE_INTERACTIVE, QUEUE_BATCH, QUEUE_CLASSES };
+enum queue_priority { QUEUE_HIGH, QUEUE_NORMAL, QUEUE_LOW, QUEUE_PRIORITIES }; /* as they are taken; nothing to QUEUE_RESUMED */
 enum { FAIR_NONE = -1, FAIR_BATCH_SHARE = 8 };
 
 struct fair_queue; /* opaque */
@@ -32,7 +33,8 @@ MUST_CHECK enum status fair_queue_new(uint32_t n_items, uint32_t n_users, uint32
 void fair_queue_free(struct fair_queue *q);
 
 /* Append.  item is not queued yet; cost is the estimate in tokens, at least 1. */
-void fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model, enum queue_class class, uint64_t cost);
+void fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model, enum queue_class class,
+                     enum queue_priority priority, uint64_t cost);
 
 /* Take out an item that will not run (cancelled, expired): nobody is charged.  item is queued. */
 void fair_queue_remove(struct fair_queue *q, uint32_t item);
@@ -63,7 +65,7 @@ uint32_t fair_queue_length(const struct fair_queue *q, enum queue_class class);
 uint32_t fair_queue_user_length(const struct fair_queue *q, uint32_t user);
 uint64_t fair_queue_user_time(const struct fair_queue *q, uint32_t user, enum queue_class class); /* for tests and status */
 
-/* How many items of the same user, model and class stand before this queued one, counted up to `most`. */
+/* How many items of the same user, model and class are taken before this queued one, counted up to `most`. */
 uint32_t fair_queue_ahead(const struct fair_queue *q, uint32_t item, uint32_t most);
 
 void fair_queue_check(const struct fair_queue *q); /* aborts at the first broken invariant; O(items + users) */

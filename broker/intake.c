@@ -520,6 +520,7 @@ static void on_generate(struct broker *b, const struct sender *from, const struc
     struct request *r = &b->requests.list[request];
     r->session = session;
     r->batch = g->batch_class;
+    r->priority = g->priority;
     r->stream = g->stream;
     r->logprobs = g->sampling.logprobs != 0 || g->sampling.n_logprobs > 0;
     r->takeover_any = g->takeover_any;

@@ -64,6 +64,7 @@ struct request {
     uint32_t account, model;
     enum work_kind kind;
     bool batch, stream, logprobs, takeover_any, cache_off;
+    uint8_t priority;           /* enum wire_priority */
     bool owes_accepted;     /* the accepted message has not gone out */
     bool owes_progress;     /* its state changed: tell with the next flush */
     bool started;           /* STARTED has come in this dispatch */

@@ -290,6 +290,7 @@ size_t request_flags_sampling(struct request_flags *f, struct flag *ret_flags)
          0},
         {"salt", 0, FLAG_TEXT, &f->salt, "TEXT", "narrow that to those who give the same salt", 0, 0},
         {"class", 0, FLAG_TEXT, &f->class_name, "NAME", "interactive or batch", 0, 0},
+        {"priority", 0, FLAG_TEXT, &f->priority, "NAME", "low, normal or high, among your own waiting requests", 0, 0},
         {"deadline", 0, FLAG_MS, &f->deadline_ms, "TIME", "give up after this time: 500ms, 20s, 5m", 0, 0},
         {"model", 0, FLAG_TEXT, &f->model, "NAME", "one of `weir models` (default: the first)", 0, 0},
     };
@@ -306,6 +307,19 @@ static bool one_of(const char *verb, const char *flag, const char *value, const 
     return false;
 }
 
+static bool priority_of(const char *verb, const char *word, int *ret_priority)
+{
+    static const char *const words[] = {"low", "normal", "high"};
+
+    for (int i = 0; i < 3; i++)
+        if (strcmp(word != NULL ? word : "normal", words[i]) == 0) {
+            *ret_priority = i - 1;
+            return true;
+        }
+    fprintf(stderr, "weir %s: --priority wants low, normal or high, not \"%s\"\n", verb, word);
+    return false;
+}
+
 static const double *given(const struct flag_number *n)
 {
     return n->set ? &n->value : NULL;
@@ -315,6 +329,8 @@ enum exit_code request_flags_apply(const struct request_flags *f, const char *ve
 {
     if (!one_of(verb, "cache", f->cache, "on", "off") || !one_of(verb, "scope", f->scope, "user", "pool") ||
         !one_of(verb, "class", f->class_name, "interactive", "batch"))
+        return EXIT_USAGE;
+    if (!priority_of(verb, f->priority, &r->priority))
         return EXIT_USAGE;
     r->model = f->model;
     r->raw = f->raw;

@@ -72,7 +72,7 @@ int command_reconnect_until(struct weir_client *c, int signals_fd, uint64_t unti
 /* --- the flags of a request -------------------------------------------------------------------- */
 
 struct request_flags {
-    const char *connect, *model, *class_name, *cache, *scope, *chat_template, *salt;
+    const char *connect, *model, *class_name, *priority, *cache, *scope, *chat_template, *salt;
     uint32_t max_tokens, n, top_k, top_logprobs, deadline_ms;
     struct flag_u64 seed;
     struct flag_number temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;

@@ -527,8 +527,8 @@ bool weir_is_unsupported_parameter(const char *name)
 /* The wire has these, a line has not: the job gives them. */
 static bool is_the_jobs(const char *key)
 {
-    static const char *const keys[] = {"class",  "session", "idempotency_key", "on_behalf_of", "takeover",
-                                       "resume", "ext",     "adapter"};
+    static const char *const keys[] = {"class",    "priority", "session", "idempotency_key", "on_behalf_of",
+                                       "takeover", "resume",   "ext",     "adapter"};
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         if (strcmp(keys[i], key) == 0)

@@ -174,6 +174,7 @@ static int encode(struct weir_client *c, const struct weir_request *r, const cha
         .chat_template = text_span(r->chat_template, 0),
         .raw = r->raw,
         .batch_class = r->batch,
+        .priority = r->priority > 0 ? PRIORITY_HIGH : r->priority < 0 ? PRIORITY_LOW : PRIORITY_NORMAL,
         .stream = !r->whole,
         .cache_off = r->cache_off,
         .ignore_eos = r->ignore_eos,

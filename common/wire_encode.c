@@ -293,6 +293,8 @@ static void put_handling(struct wire_buffer *b, const struct wire_generate *g)
     put_str_if(b, "adapter", g->adapter);
     if (g->batch_class)
         wire_put_str(b, "class", span_str("batch"));
+    if (g->priority != PRIORITY_NORMAL)
+        wire_put_str(b, "priority", span_str(g->priority == PRIORITY_HIGH ? "high" : "low"));
     if (!g->stream)
         wire_put_bool(b, "stream", false);
     if (g->cache_off)

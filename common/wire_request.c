@@ -134,6 +134,18 @@ static enum status read_scope(struct decoder *d, const struct field *f, const ms
     return st;
 }
 
+static enum status read_priority(struct decoder *d, const struct field *f, const msgpack_object *v, void *to)
+{
+    static const char *const words[] = { [PRIORITY_NORMAL] = "normal", [PRIORITY_LOW] = "low", [PRIORITY_HIGH] = "high" };
+
+    for (uint8_t i = 0; v->type == MSGPACK_OBJECT_STR && i < COUNT(words); i++)
+        if (span_equal((struct span){ .at = (const void *)v->via.str.ptr, .n = v->via.str.size }, span_str(words[i]))) {
+            *(uint8_t *)to = i;
+            return ST_OK;
+        }
+    return field_refuse_value(d, f, v, "\"low\", \"normal\" or \"high\"");
+}
+
 static enum status read_adapter(struct decoder *d, const struct field *f, const msgpack_object *v, void *to)
 {
     enum status st = field_text(d, f, v, to);
@@ -274,6 +286,7 @@ static const struct field generate_fields[] = {
     { "chat_template", field_text, G(chat_template), 1, NAME_BYTES_MAX - 1, 0, { 0 } },
     { "raw", field_bool, G(raw), 0, 0, 0, { 0 } },
     { "class", field_choice, G(batch_class), 0, 0, 0, { "interactive", "batch" } },
+    { "priority", read_priority, G(priority), 0, 0, 0, { 0 } },
     { "stream", field_bool, G(stream), 0, 0, 0, { 0 } },
     { "cache", field_choice, G(cache_off), 0, 0, 0, { "on", "off" } },
     { "ignore_eos", field_bool, G(ignore_eos), 0, 0, 0, { 0 } },

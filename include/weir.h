@@ -97,6 +97,7 @@ struct weir_request {
     const char *chat_template;       /* name; NULL: the model's own */
     bool raw;                        /* read special tokens in the prompt as such */
     bool batch;                      /* class batch instead of interactive */
+    int priority;                    /* among your own waiting requests of the class: 1 first, 0, -1 last */
     bool whole;                      /* deliver text once, at the end, not as it grows */
     bool cache_off;
     bool ignore_eos;

@@ -68,6 +68,8 @@ struct wire_resume {            /* a choice a client wants continued after the b
     uint32_t released_bytes;
 };
 
+enum wire_priority { PRIORITY_NORMAL, PRIORITY_LOW, PRIORITY_HIGH };
+
 struct wire_generate {
     struct span id;             /* client's own, unique on its connection, 1 .. CLIENT_ID_BYTES_MAX bytes; str or bin or integer as text;
                                  * goes back as str, or as bin where it is not UTF-8 */
@@ -82,6 +84,7 @@ struct wire_generate {
     struct span chat_template;  /* name; empty: the file's own */
     bool raw;
     bool batch_class;           /* class: "batch"; default interactive */
+    uint8_t priority;           /* enum wire_priority, among the user's own waiting requests of the class */
     bool stream;                /* default true; false: text comes whole, in one token message a choice, before done */
     bool cache_off;             /* cache: "off" */
     bool ignore_eos;

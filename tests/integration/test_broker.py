@@ -174,6 +174,26 @@ def progress_comes_while_nothing_else_does():
         assert time.time() - began > 0.7, time.time() - began
 
 
+def a_users_own_requests_go_by_priority():
+    with Pool(workers=1) as pool:
+        admin, c = pool.client(), pool.client()
+        admin.send({"type": "admin", "id": "o", "verb": "pause", "worker": 0})
+        assert admin.receive_type("admin", "error")["type"] == "admin"
+        ahead = {}
+        for name in ("normal", "low", "high"):
+            c.send({"type": "generate", "id": name, "prompt": "p", "max_tokens": 5, "priority": name})
+        while ahead != {"high": 0, "normal": 1, "low": 2}:  # progress says who goes before; all three were there at last
+            m = c.receive()
+            if m["type"] == "progress":
+                ahead[m["id"]] = m["ahead"]
+        admin.send({"type": "admin", "id": "o", "verb": "resume", "worker": 0})
+        ends = {c.receive_type("done", "error")["type"] for _ in range(3)}
+        assert ends == {"done"}, ends
+        c.send({"type": "generate", "id": "x", "prompt": "p", "priority": "urgent"})
+        refused = c.receive_type("error", "accepted")
+        assert refused["type"] == "error" and "priority" in refused["message"] and "high" in refused["message"], refused
+
+
 def limits_are_named():
     with Pool(env={"WEIR_FAKE_STEP_MS": "50"}, args=["--pool-bytes", "8M"]) as pool:
         c = pool.client()
@@ -443,7 +463,7 @@ if __name__ == "__main__":
          several_choices_and_logprobs, tokenizes_and_lists_models, refuses_what_it_does_not_know,
          answers_broken_messages, a_frame_over_the_limit_costs_the_connection_only, ids_are_unique_on_a_connection,
          cancels_running_and_queued, deadlines_hold_in_the_queue_and_in_a_run, a_client_that_left_holds_nothing,
-         progress_comes_while_nothing_else_does, limits_are_named, a_slow_reader_costs_only_itself,
+         progress_comes_while_nothing_else_does, a_users_own_requests_go_by_priority, limits_are_named, a_slow_reader_costs_only_itself,
          users_share_by_tokens, the_users_file_says_who_may_do_what, the_members_of_a_group_share_its_limits, shows_its_numbers_to_prometheus,
          goes_on_with_what_an_earlier_broker_began, drains_on_sigterm, what_it_is_told_wrong_is_named,
          a_second_broker_of_the_same_folder_is_refused, sixty_four_clients_come_and_go])

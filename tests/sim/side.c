@@ -155,9 +155,9 @@ uint64_t __wrap_request_backlog(const struct request *r)
 /* --- shares ------------------------------------------------------------------------------------ */
 
 void __real_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model,
-                            enum queue_class class, uint64_t cost);
+                            enum queue_class class, enum queue_priority priority, uint64_t cost);
 void __wrap_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model,
-                            enum queue_class class, uint64_t cost);
+                            enum queue_class class, enum queue_priority priority, uint64_t cost);
 uint64_t __real_fair_queue_take(struct fair_queue *q, uint32_t item);
 uint64_t __wrap_fair_queue_take(struct fair_queue *q, uint32_t item);
 void __real_fair_queue_settle(struct fair_queue *q, uint32_t user, enum queue_class class, uint64_t charged,
@@ -174,12 +174,12 @@ static void note_cost(uint64_t tokens)
 }
 
 void __wrap_fair_queue_push(struct fair_queue *q, uint32_t item, uint32_t user, uint32_t model,
-                            enum queue_class class, uint64_t cost)
+                            enum queue_class class, enum queue_priority priority, uint64_t cost)
 {
     item_class[item] = class;
     users[user][class].n_queued++;
     note_cost(cost);
-    __real_fair_queue_push(q, item, user, model, class, cost);
+    __real_fair_queue_push(q, item, user, model, class, priority, cost);
 }
 
 void __wrap_fair_queue_remove(struct fair_queue *q, uint32_t item)

@@ -28,13 +28,13 @@ static void a_user_with_long_requests_gets_fewer_of_them(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 2; i++)
-        fair_queue_push(q, i, i, 0, QUEUE_INTERACTIVE, i == 0 ? 1000 : 10);
+        fair_queue_push(q, i, i, 0, QUEUE_INTERACTIVE, QUEUE_NORMAL, i == 0 ? 1000 : 10);
     for (int i = 0; i < 2000; i++) {
         int64_t at = fair_queue_pick(q, ALL, ALL);
         assert_true(at == 0 || at == 1);
         fair_queue_take(q, (uint32_t)at);
         served[at] += at == 0 ? 1000 : 10;
-        fair_queue_push(q, (uint32_t)at, (uint32_t)at, 0, QUEUE_INTERACTIVE, at == 0 ? 1000 : 10);
+        fair_queue_push(q, (uint32_t)at, (uint32_t)at, 0, QUEUE_INTERACTIVE, QUEUE_NORMAL, at == 0 ? 1000 : 10);
     }
     assert_true(served[0] > 0);
     assert_true(served[0] < served[1] + 2 * 1000);
@@ -49,11 +49,11 @@ static void idleness_earns_no_credit(void **state)
 
     (void)state;
     for (int i = 0; i < 100; i++) { /* user 0 works for long while user 1 sleeps */
-        fair_queue_push(q, 0, 0, 0, QUEUE_INTERACTIVE, 100);
+        fair_queue_push(q, 0, 0, 0, QUEUE_INTERACTIVE, QUEUE_NORMAL, 100);
         fair_queue_take(q, 0);
     }
     for (uint32_t i = 0; i < 40; i++)
-        fair_queue_push(q, i, i % 2, 0, QUEUE_INTERACTIVE, 100);
+        fair_queue_push(q, i, i % 2, 0, QUEUE_INTERACTIVE, QUEUE_NORMAL, 100);
     for (int i = 0; i < 20; i++) {
         int64_t at = fair_queue_pick(q, ALL, ALL);
         n_first += at % 2 == 0;
@@ -69,13 +69,13 @@ static void batch_gets_its_share_and_no_more_while_interactive_waits(void **stat
     int n_batch = 0;
 
     (void)state;
-    fair_queue_push(q, 0, 0, 0, QUEUE_INTERACTIVE, 10);
-    fair_queue_push(q, 1, 1, 0, QUEUE_BATCH, 10);
+    fair_queue_push(q, 0, 0, 0, QUEUE_INTERACTIVE, QUEUE_NORMAL, 10);
+    fair_queue_push(q, 1, 1, 0, QUEUE_BATCH, QUEUE_NORMAL, 10);
     for (int i = 0; i < 900; i++) {
         int64_t at = fair_queue_pick(q, ALL, ALL);
         n_batch += at == 1;
         fair_queue_take(q, (uint32_t)at);
-        fair_queue_push(q, (uint32_t)at, at == 1, 0, at == 1 ? QUEUE_BATCH : QUEUE_INTERACTIVE, 10);
+        fair_queue_push(q, (uint32_t)at, at == 1, 0, at == 1 ? QUEUE_BATCH : QUEUE_INTERACTIVE, QUEUE_NORMAL, 10);
     }
     assert_in_range(n_batch, 900 / (FAIR_BATCH_SHARE + 1) - 2, 900 / (FAIR_BATCH_SHARE + 1) + 2);
     fair_queue_free(q);
@@ -86,8 +86,8 @@ static void a_model_without_room_does_not_hold_up_another(void **state)
     struct fair_queue *q = make();
 
     (void)state;
-    fair_queue_push(q, 0, 0, 0, QUEUE_INTERACTIVE, 10);
-    fair_queue_push(q, 1, 0, 2, QUEUE_INTERACTIVE, 10);
+    fair_queue_push(q, 0, 0, 0, QUEUE_INTERACTIVE, QUEUE_NORMAL, 10);
+    fair_queue_push(q, 1, 0, 2, QUEUE_INTERACTIVE, QUEUE_NORMAL, 10);
     assert_int_equal(fair_queue_pick(q, 1 << 2, ALL), 1);
     assert_int_equal(fair_queue_pick(q, 1 << 1, ALL), FAIR_NONE);
     fair_queue_free(q);
@@ -98,8 +98,8 @@ static void a_blocked_user_is_passed_over(void **state)
     struct fair_queue *q = make();
 
     (void)state;
-    fair_queue_push(q, 0, 0, 0, QUEUE_INTERACTIVE, 10);
-    fair_queue_push(q, 1, 1, 0, QUEUE_INTERACTIVE, 10);
+    fair_queue_push(q, 0, 0, 0, QUEUE_INTERACTIVE, QUEUE_NORMAL, 10);
+    fair_queue_push(q, 1, 1, 0, QUEUE_INTERACTIVE, QUEUE_NORMAL, 10);
     fair_queue_block_user(q, 0, true);
     assert_int_equal(fair_queue_pick(q, ALL, ALL), 1);
     fair_queue_take(q, 1);
@@ -114,7 +114,7 @@ static void settling_charges_what_was_used(void **state)
     struct fair_queue *q = make();
 
     (void)state;
-    fair_queue_push(q, 0, 0, 0, QUEUE_BATCH, 500);
+    fair_queue_push(q, 0, 0, 0, QUEUE_BATCH, QUEUE_NORMAL, 500);
     assert_int_equal(fair_queue_take(q, 0), 0);
     assert_int_equal(fair_queue_user_time(q, 0, QUEUE_BATCH), 500);
     fair_queue_settle(q, 0, QUEUE_BATCH, 500, 20);
@@ -132,13 +132,13 @@ static void a_batch_user_is_not_moved_up_to_interactive_ones(void **state)
 
     (void)state;
     for (int i = 0; i < 100; i++) { /* user 0 chats a lot */
-        fair_queue_push(q, 0, 0, 0, QUEUE_INTERACTIVE, 1000);
+        fair_queue_push(q, 0, 0, 0, QUEUE_INTERACTIVE, QUEUE_NORMAL, 1000);
         fair_queue_take(q, 0);
     }
-    fair_queue_push(q, 1, 1, 0, QUEUE_BATCH, 100); /* users 1 and 2 are equals; 2 had nothing queued for a moment */
-    fair_queue_push(q, 2, 2, 0, QUEUE_BATCH, 100);
+    fair_queue_push(q, 1, 1, 0, QUEUE_BATCH, QUEUE_NORMAL, 100); /* users 1 and 2 are equals; 2 had nothing queued for a moment */
+    fair_queue_push(q, 2, 2, 0, QUEUE_BATCH, QUEUE_NORMAL, 100);
     fair_queue_take(q, 2);
-    fair_queue_push(q, 2, 2, 0, QUEUE_BATCH, 100);
+    fair_queue_push(q, 2, 2, 0, QUEUE_BATCH, QUEUE_NORMAL, 100);
     assert_true(fair_queue_user_time(q, 2, QUEUE_BATCH) <= fair_queue_user_time(q, 1, QUEUE_BATCH) + 100);
     fair_queue_free(q);
 }
@@ -149,6 +149,7 @@ struct oracle_item {
     int queued;
     uint32_t user, model;
     enum queue_class class;
+    enum queue_priority priority; /* QUEUE_RESUMED has none */
     uint64_t order, cost;
 };
 static struct oracle_item oracle[ITEMS];
@@ -165,7 +166,15 @@ static uint32_t oracle_length(int user, int class)
     return n;
 }
 
-/* Least time, then user, then model, then age. */
+/* Of one user: priority, then model, then age. */
+static int goes_before(const struct oracle_item *a, const struct oracle_item *b)
+{
+    if (a->priority != b->priority)
+        return a->priority < b->priority;
+    return a->model != b->model ? a->model < b->model : a->order < b->order;
+}
+
+/* Least time, then user, then as the user orders them. */
 static int oracle_best(enum queue_class class, uint32_t models)
 {
     int best = -1;
@@ -177,7 +186,7 @@ static int oracle_best(enum queue_class class, uint32_t models)
             continue;
         if (best < 0 || oracle_time[a->user][class] < oracle_time[b->user][class] ||
             (oracle_time[a->user][class] == oracle_time[b->user][class] &&
-             (a->user < b->user || (a->user == b->user && (a->model < b->model || (a->model == b->model && a->order < b->order))))))
+             (a->user < b->user || (a->user == b->user && goes_before(a, b)))))
             best = i;
     }
     return best;
@@ -212,14 +221,15 @@ static void random_push(struct fair_queue *q)
 {
     uint32_t at = random_below(&rng, ITEMS), user = random_below(&rng, USERS), model = random_below(&rng, MODELS);
     enum queue_class class = random_below(&rng, 8) == 0 ? QUEUE_RESUMED : random_below(&rng, 2) ? QUEUE_BATCH : QUEUE_INTERACTIVE;
+    enum queue_priority priority = (enum queue_priority)random_below(&rng, QUEUE_PRIORITIES);
     uint64_t cost = 1 + random_below(&rng, 500);
 
     if (oracle[at].queued)
         return;
     if (class != QUEUE_RESUMED && oracle_length((int)user, (int)class) == 0 && oracle_time[user][class] < oracle_now[class])
         oracle_time[user][class] = oracle_now[class];
-    oracle[at] = (struct oracle_item){ 1, user, model, class, oracle_order++, cost };
-    fair_queue_push(q, at, user, model, class, cost);
+    oracle[at] = (struct oracle_item){ 1, user, model, class, priority, oracle_order++, cost };
+    fair_queue_push(q, at, user, model, class, priority, cost);
 }
 
 static void random_dispatch(struct fair_queue *q)
@@ -270,6 +280,28 @@ static void random_other(struct fair_queue *q)
     }
 }
 
+static void priorities_order_a_users_own_requests_and_nobody_elses(void **state)
+{
+    static const enum queue_priority of[] = { QUEUE_LOW, QUEUE_NORMAL, QUEUE_HIGH, QUEUE_HIGH, QUEUE_NORMAL };
+    static const uint32_t order[] = { 3, 2, 1, 4, 0 };
+    struct fair_queue *q = make();
+
+    (void)state;
+    for (uint32_t i = 0; i < 5; i++)
+        fair_queue_push(q, i, 0, i == 2 ? 2 : 0, QUEUE_BATCH, of[i], 100);
+    for (uint32_t i = 5; i < 10; i++)
+        fair_queue_push(q, i, 1, 0, QUEUE_BATCH, QUEUE_LOW, 100);
+    assert_int_equal(fair_queue_ahead(q, 0, 100), 3); /* of its model: both normal ones, and a high one */
+    assert_int_equal(fair_queue_ahead(q, 3, 100), 0);
+    for (uint32_t i = 0; i < 10; i++) { /* user 1's low ones have every second turn all the same */
+        const int64_t at = fair_queue_pick(q, 7, 7);
+        assert_int_equal(at, i % 2 == 0 ? order[i / 2] : 5 + i / 2);
+        fair_queue_take(q, (uint32_t)at);
+        fair_queue_check(q);
+    }
+    fair_queue_free(q);
+}
+
 static void does_what_an_array_would_do(void **state)
 {
     struct fair_queue *q = make();
@@ -304,6 +336,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_blocked_user_is_passed_over),
         cmocka_unit_test(settling_charges_what_was_used),
         cmocka_unit_test(a_batch_user_is_not_moved_up_to_interactive_ones),
+        cmocka_unit_test(priorities_order_a_users_own_requests_and_nobody_elses),
         cmocka_unit_test(does_what_an_array_would_do),
     };
     rng = random_start(argc, argv, 200000);

@@ -59,7 +59,7 @@ static void a_short_request_gets_the_documented_defaults(void **state)
 static void every_field_arrives(void **state)
 {
     struct wire_generate *g = generate(
-        "{'type':'generate','id':'x','model':'m','adapter':'','prompt':'P','raw':true,'class':'batch','stream':false,"
+        "{'type':'generate','id':'x','model':'m','adapter':'','prompt':'P','raw':true,'class':'batch','priority':'high','stream':false,"
         "'cache':'off','ignore_eos':true,'takeover':'any','deadline_ms':5000,'max_tokens':7,'n':3,'best_of':3,'echo':false,"
         "'seed':9223372036854775807,'temperature':0,'top_p':0.5,'top_k':40,'min_p':0.25,'repetition_penalty':1.5,"
         "'presence_penalty':-2,'frequency_penalty':2,'logit_bias':{'5':-100,'17':1.5},'stop':['a','bc'],'logprobs':true,"
@@ -69,6 +69,7 @@ static void every_field_arrives(void **state)
     (void)state;
     ASSERT_SPAN(g->model, "m");
     assert_true(g->raw && g->batch_class && !g->stream && g->cache_off && g->ignore_eos && g->takeover_any);
+    assert_int_equal(g->priority, PRIORITY_HIGH);
     assert_int_equal(g->deadline_ms, 5000);
     assert_int_equal(g->max_tokens, 7);
     assert_int_equal(g->n, 3);

@@ -112,7 +112,7 @@ static void same_generate(const struct wire_generate *a, const struct wire_gener
     assert_true(span_equal(a->chat_template, g->chat_template) && span_equal(a->scope, g->scope));
     assert_true(span_equal(a->salt, g->salt) && span_equal(a->session, g->session));
     assert_true(span_equal(a->idempotency_key, g->idempotency_key) && span_equal(a->on_behalf_of, g->on_behalf_of));
-    assert_true(a->raw == g->raw && a->batch_class == g->batch_class && a->stream == g->stream);
+    assert_true(a->raw == g->raw && a->batch_class == g->batch_class && a->stream == g->stream && a->priority == g->priority);
     assert_true(a->cache_off == g->cache_off && a->ignore_eos == g->ignore_eos && a->takeover_any == g->takeover_any);
     assert_true(a->has_seed == g->has_seed && a->has_temperature == g->has_temperature);
     assert_true(a->deadline_ms == g->deadline_ms && a->max_tokens == g->max_tokens && a->n == g->n);
@@ -148,6 +148,7 @@ static void generate_with_everything(void **state)
     g.n_messages = 2;
     g.chat_template = span_str("chatml");
     g.batch_class = g.cache_off = g.ignore_eos = g.takeover_any = g.has_seed = g.has_temperature = true;
+    g.priority = PRIORITY_LOW;
     g.stream = false;
     g.deadline_ms = DEADLINE_MS_MAX;
     g.max_tokens = OUTPUT_TOKENS_MAX;
