@@ -322,13 +322,16 @@ static void look_at_slot(struct worker *w, struct slot *s, uint32_t at, uint64_t
     bool paused = (flags & SLOT_PAUSE) != 0;
     for (uint32_t i = 0; r->choices != NULL && i < r->head.n_choices; i++)
         r->choices[i].seq.paused = paused;
-    if (s->stage == STAGE_RELEASING && !paused)
+    if (s->stage == STAGE_RELEASING && !paused) {
         release(w, r, now_ns);
+        w->held_back = w->held_back || (s->request != NULL && s->stage == STAGE_RELEASING);
+    }
 }
 
 static void look_at_slots(struct worker *w, uint64_t now_ns)
 {
     uint32_t n_left = w->n_requests;
+    w->held_back = false;
     for (uint32_t i = 0; i < REGION_SLOTS && n_left > 0; i++) {
         if (w->slots[i].request == NULL)
             continue;
@@ -405,7 +408,7 @@ static enum worker_state step(struct worker *w)
         struct scheduler_levels l = scheduler_levels(w->scheduler);
         if (plan->loading)
             return WORKER_BUSY;
-        return l.n_running > 0 && slots < EVENT_SLOTS_MAX ? WORKER_STALLED : WORKER_IDLE;
+        return w->held_back || (l.n_running > 0 && slots < EVENT_SLOTS_MAX) ? WORKER_STALLED : WORKER_IDLE;
     }
     FAULT("worker.step_end");
     worker_trace_step(w, plan, began_ns, now_ns);

@@ -31,6 +31,7 @@ struct worker {
     uint32_t n_requests;
     bool draining;
     bool no_memory;            /* for the next request in the ring */
+    bool held_back;            /* in this pass: a request that could be scheduled but for room in the ring */
     uint64_t tokenize_wait_ns; /* worker.h */
     uint64_t last_step_ns;
     struct { uint64_t steps, step_ns, requests_started, requests_ended; } totals;
