@@ -16,8 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <jansson.h>
-
 #include "connection.h"
 #include "log.h"
 #include "sftp_talk.h"
@@ -147,6 +145,14 @@ void talk_print_error(struct talk *t, const char *format, ...)
     va_start(args, format);
     print_to(t, t->pty ? &t->out : &t->err, format, args);
     va_end(args);
+}
+
+void talk_print_json(struct talk *t, const json_t *value)
+{
+    char *text = value != NULL ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+
+    talk_print(t, "%s\n", text != NULL ? text : "null");
+    free(text);
 }
 
 void talk_print_safe(struct talk *t, const char *text, int width)

@@ -12,6 +12,7 @@
 #ifndef TALK_H
 #define TALK_H
 
+#include <jansson.h>
 #include <libssh/callbacks.h>
 #include <libssh/libssh.h>
 #include <libssh/server.h>
@@ -103,6 +104,7 @@ struct talk {
 /* Output.  Newlines become CR LF on a terminal.  After talk_finish nothing is added. */
 void talk_write(struct talk *t, struct span bytes);
 __attribute__((format(printf, 2, 3))) void talk_print(struct talk *t, const char *format, ...);
+void talk_print_json(struct talk *t, const json_t *value); /* on a line of its own; "null" if it is NULL or there is no memory for its text */
 __attribute__((format(printf, 2, 3))) void talk_print_error(struct talk *t, const char *format, ...);
 /* Text of a model: on a terminal control characters are shown, never sent. */
 void talk_write_text(struct talk *t, struct span bytes);

@@ -123,9 +123,7 @@ static void on_end(struct talk *t, struct door_reader *r, int fd)
         return;
     if (t->call.has[OPT_JSON]) {
         json_object_set_new(end, "text", json_stringn(t->text != NULL ? t->text : "", t->text_bytes));
-        char *text = json_dumps(end, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        talk_print(t, "%s\n", text != NULL ? text : "null");
-        free(text);
+        talk_print_json(t, end);
     } else {
         talk_print(t, "\n");
         const char *reason = json_string_value(json_object_get(end, "finish_reason"));

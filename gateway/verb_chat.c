@@ -110,9 +110,7 @@ static void finish_answer(struct talk *t, json_t *end)
     if (t->call.has[OPT_JSON]) {
         json_t *line = end != NULL ? json_incref(end) : json_pack("{ss}", "finish_reason", "cancelled");
         json_object_set_new(line, "text", json_stringn(c->answer != NULL ? c->answer : "", c->answer_bytes));
-        char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        talk_print(t, "%s\n", text != NULL ? text : "null");
-        free(text);
+        talk_print_json(t, line);
         json_decref(line);
     } else {
         if (c->answer_bytes == 0 || c->answer[c->answer_bytes - 1] != '\n')

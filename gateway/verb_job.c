@@ -181,14 +181,6 @@ static void print_job(struct talk *t, const json_t *job)
                json_integer_value(json_object_get(job, "retries")), age);
 }
 
-static void print_json(struct talk *t, const json_t *value)
-{
-    char *text = json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9));
-
-    talk_print(t, "%s\n", text != NULL ? text : "null");
-    free(text);
-}
-
 static void ask_job(struct talk *t, enum door_type type)
 {
     uint8_t buffer[1024];
@@ -222,7 +214,7 @@ static void job_reply(struct talk *t, struct door_reader *r, int fd)
     if (job == NULL)
         return;
     if (t->call.has[OPT_JSON]) {
-        print_json(t, job);
+        talk_print_json(t, job);
     } else if (t->call.verb->id == VERB_DELETE) {
         talk_print(t, "%s deleted\n", json_text(job, "id"));
     } else if (t->call.verb->id != VERB_STATUS) {
@@ -281,7 +273,7 @@ static void list_reply(struct talk *t, struct door_reader *r, int fd)
         return;
     }
     if (t->call.has[OPT_JSON])
-        print_json(t, list);
+        talk_print_json(t, list);
     else
         job_print_list(t, json_object_get(list, "jobs"), SIZE_MAX);
     json_decref(list);
@@ -349,7 +341,7 @@ static void watch_reply(struct talk *t, struct door_reader *r, int fd)
     bool quiet = t->call.verb->id == VERB_WAIT;
     if (t->call.has[OPT_JSON]) {
         if (!quiet || t->ended)
-            print_json(t, job);
+            talk_print_json(t, job);
     } else if (!quiet && t->pty) {
         print_bar(t, job);
         if (t->ended)

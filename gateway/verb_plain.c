@@ -13,10 +13,7 @@
 
 static void print_object(struct talk *t, json_t *object)
 {
-    char *text = object != NULL ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-
-    talk_print(t, "%s\n", text != NULL ? text : "null");
-    free(text);
+    talk_print_json(t, object);
     json_decref(object);
 }
 
@@ -179,7 +176,7 @@ static void pool_reply(struct talk *t, struct door_reader *r, int fd)
     } else if (!t->call.has[OPT_JSON]) {
         print_pool(t, reply);
     } else {
-        print_object(t, json_incref(reply));
+        talk_print_json(t, reply);
     }
     json_decref(reply);
     talk_finish(t, EXIT_OK);
@@ -248,7 +245,7 @@ static void tokenize_reply(struct talk *t, struct door_reader *r, int fd)
     if (reply == NULL)
         return;
     if (t->call.has[OPT_JSON]) {
-        print_object(t, json_incref(reply));
+        talk_print_json(t, reply);
     } else {
         json_array_foreach(ids, i, id)
             talk_print(t, "%s%" JSON_INTEGER_FORMAT, i > 0 ? " " : "", json_integer_value(id));

@@ -217,9 +217,7 @@ static void print_report(struct talk *t, const json_t *report)
     size_t i;
 
     if (t->call.has[OPT_JSON]) {
-        char *text = json_dumps(report, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        talk_print(t, "%s\n", text != NULL ? text : "null");
-        free(text);
+        talk_print_json(t, report);
     } else {
         json_array_foreach(bad, i, line)
         {

@@ -83,9 +83,7 @@ static void top_reply(struct talk *t, struct door_reader *r, int fd)
         return;
     on_status(t, status);
     if (t->call.has[OPT_JSON]) {
-        char *text = json_dumps(status, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        talk_print(t, "%s\n", text != NULL ? text : "null");
-        free(text);
+        talk_print_json(t, status);
         talk_finish(t, EXIT_OK);
     } else if (v->view.on_screen) {
         draw(t);

@@ -48,9 +48,7 @@ static void trace_reply(struct talk *t, struct door_reader *r, int fd)
     if (reply == NULL)
         return;
     if (t->call.has[OPT_JSON]) {
-        char *text = json_dumps(reply, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        talk_print(t, "%s\n", text != NULL ? text : "null");
-        free(text);
+        talk_print_json(t, reply);
     } else {
         print_text(t, json_object_get(reply, "requests"));
     }

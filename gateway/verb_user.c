@@ -10,14 +10,6 @@
 
 enum stage { STAGE_LISTED, STAGE_FIND, STAGE_CHANGED };
 
-static void print_json(struct talk *t, const json_t *value)
-{
-    char *text = json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9));
-
-    talk_print(t, "%s\n", text != NULL ? text : "null");
-    free(text);
-}
-
 /* --- usage ------------------------------------------------------------------------------------------ */
 
 static void start_usage(struct talk *t)
@@ -42,7 +34,7 @@ static void usage_reply(struct talk *t, struct door_reader *r, int fd)
     if (usage == NULL)
         return;
     if (t->call.has[OPT_JSON]) {
-        print_json(t, usage);
+        talk_print_json(t, usage);
     } else {
         talk_print(t, "%-18s %15s %15s\n", "", "TODAY", "THIS MONTH");
         for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
@@ -190,7 +182,7 @@ static void keys_reply(struct talk *t, struct door_reader *r, int fd)
         remove_named(t, keys);
     } else {
         if (t->call.has[OPT_JSON])
-            print_json(t, reply);
+            talk_print_json(t, reply);
         else
             print_keys(t, keys);
         talk_finish(t, EXIT_OK);
