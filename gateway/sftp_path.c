@@ -111,6 +111,18 @@ static bool ends_with(const char *name, const char *end)
     return n > m && strcmp(name + n - m, end) == 0;
 }
 
+/* What the name of a file that is still being written ends in; "": nothing of the kind. */
+static const char *unfinished_ending(const char *name)
+{
+    static const char *const endings[] = { INCOMPLETE, ".filepart", ".part", ".tmp" };
+
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        if (ends_with(name, endings[i]))
+            return endings[i];
+    }
+    return "";
+}
+
 bool inbox_name_valid(struct span name)
 {
     if (name.n == 0 || name.n >= SFTP_NAME_BYTES || span_is(name, ".") || span_is(name, ".."))
@@ -124,8 +136,7 @@ bool inbox_name_valid(struct span name)
 
 bool inbox_name_unfinished(const char *name)
 {
-    return name[0] == '.' || ends_with(name, INCOMPLETE) || ends_with(name, ".part") || ends_with(name, ".filepart") ||
-           ends_with(name, ".tmp");
+    return name[0] == '.' || unfinished_ending(name)[0] != '\0';
 }
 
 bool inbox_name_is_note(const char *name)
@@ -151,14 +162,8 @@ void inbox_stored_name(const char *name, char to[SFTP_NAME_BYTES])
 
 void inbox_other_name(const char *stored, unsigned n, char to[SFTP_NAME_BYTES])
 {
-    static const char *const endings[] = { INCOMPLETE, ".filepart", ".part", ".tmp" };
-    const char *end = "";
+    const char *end = unfinished_ending(stored);
     size_t most = INBOX_NAME_BYTES_MAX - strlen("~99");
-
-    for (size_t i = 0; i < sizeof endings / sizeof endings[0] && end[0] == '\0'; i++) {
-        if (ends_with(stored, endings[i]))
-            end = endings[i];
-    }
     size_t base = strlen(stored) - strlen(end);
     if (strcmp(end, INCOMPLETE) != 0)
         most -= strlen(end); /* its ending is a part of its name */
