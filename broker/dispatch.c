@@ -65,7 +65,7 @@ static struct room room_of(const struct worker *w)
     struct room r = { 0 };
 
     if (w->state != WORKER_READY || w->order != ORDER_RUN || w->released || w->killed != KILL_NONE || w->alone_request >= 0 ||
-        w->silent_ns > SUPERVISOR_SILENT_MS * UINT64_C(1000000))
+        supervisor_is_silent(w))
         return r;
     uint32_t look_ahead = w->card.max_seqs / 2 > LOOK_AHEAD_MIN ? w->card.max_seqs / 2 : LOOK_AHEAD_MIN;
     uint32_t waiting = w->n_unstarted; /* STARTED comes with a request's first plan */

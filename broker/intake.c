@@ -745,10 +745,7 @@ void intake_receive(struct broker *b)
     struct received received;
     bool more = true;
 
-    for (uint32_t n = 0; n < PASS_MESSAGES && more; n++) {
-        more = endpoint_receive(&b->endpoint, &received) == ST_OK;
-        if (!more)
-            break;
+    for (uint32_t n = 0; n < PASS_MESSAGES && (more = endpoint_receive(&b->endpoint, &received) == ST_OK); n++) {
         if (received.problem.code == ERR_NONE) {
             handle(b, &received);
         } else {

@@ -164,7 +164,7 @@ static void put_worker(const struct broker *b, struct wire_buffer *o, const stru
         wire_put_u64(o, "start_in_ms", (w->start_due_ns - b->now_ns) / 1000000);
     if (w->error[0] != '\0') {
         wire_put_str(o, "error", span_str(w->error));
-    } else if (w->silent_ns > SUPERVISOR_SILENT_MS * UINT64_C(1000000)) {
+    } else if (supervisor_is_silent(w)) {
         char silent[ERROR_MESSAGE_BYTES];
 
         snprintf(silent, sizeof(silent), "no sign of life for %.0f s; it is started again after %.0f s", (double)w->silent_ns / 1e9,

@@ -45,6 +45,11 @@ uint64_t supervisor_backoff_ms(uint32_t failures)
     return ms < SUPERVISOR_BACKOFF_MS_MAX ? ms : SUPERVISOR_BACKOFF_MS_MAX;
 }
 
+bool supervisor_is_silent(const struct worker *w)
+{
+    return w->silent_ns > SUPERVISOR_SILENT_MS * UINT64_C(1000000);
+}
+
 bool supervisor_hopeless(const struct worker *w)
 {
     return w->failed_starts >= SUPERVISOR_HOPELESS || w->order >= ORDER_REMOVE ||

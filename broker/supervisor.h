@@ -146,6 +146,7 @@ void supervisor_wake(struct worker *w, uint64_t now_ns);
 
 /* Nobody should wait for this slot: it failed to start SUPERVISOR_HOPELESS times in a row, or is being removed. */
 bool supervisor_hopeless(const struct worker *w);
+bool supervisor_is_silent(const struct worker *w); /* for SUPERVISOR_SILENT_MS and more, as of the last tick */
 
 const char *worker_state_name(enum worker_state s);
 const char *worker_order_name(enum worker_order o); /* "run", "pause", ... */

@@ -139,7 +139,7 @@ static enum status read_priority(struct decoder *d, const struct field *f, const
     static const char *const words[] = { [PRIORITY_NORMAL] = "normal", [PRIORITY_LOW] = "low", [PRIORITY_HIGH] = "high" };
 
     for (uint8_t i = 0; v->type == MSGPACK_OBJECT_STR && i < COUNT(words); i++)
-        if (span_equal((struct span){ .at = (const void *)v->via.str.ptr, .n = v->via.str.size }, span_str(words[i]))) {
+        if (span_is(span_of(v->via.str.ptr, v->via.str.size), words[i])) {
             *(uint8_t *)to = i;
             return ST_OK;
         }
