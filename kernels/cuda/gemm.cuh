@@ -103,6 +103,31 @@ __device__ __forceinline__ void gate_outputs(const struct product_args &a, const
     }
 }
 
+/* The end of a product of few rows: a thread has two of the chains [UNITS][cols][16], and they go where they belong.  sums is what they were
+ * added up from. */
+template <bool GATE, uint32_t UNITS>
+__device__ __forceinline__ void finish_gemv(const struct product_args &a, const struct product_part &own, float *sums, const float (&acc)[2],
+                                            uint32_t group, uint32_t first, uint32_t n, uint32_t cols)
+{
+    cp_async_wait<0>();
+    if (GATE)
+        __syncthreads(); /* the sums have been read: their memory is free */
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t o = threadIdx.x + i * GEMV_THREADS, r = o % 16, col = o / 16 % cols, u = o / 16 / cols;
+        if (u >= UNITS || col >= n)
+            continue;
+        if (GATE)
+            sums[(u * cols + col) * 16 + r] = acc[i];
+        else
+            finish_output(a, own, group * 16 + r, first + col, acc[i]);
+    }
+    if (GATE) {
+        __syncthreads();
+        gate_outputs(a, sums, group, first, n, cols, threadIdx.x / WARP, threadIdx.x % WARP);
+    }
+    norm_tail(a.norm, a.counters + blockIdx.y, a.out_map, first, n);
+}
+
 /* Activated columns through shared memory, so that a warp has 32 neighbours of one row. */
 template <int TILES>
 __device__ __forceinline__ void gate_tile(const struct product_args &a, float *y, const float (&gate)[TILES][4],

@@ -188,23 +188,7 @@ template <int TYPE, bool GATE> __device__ __forceinline__ void gemv_half(const s
                 acc[i] = acc[i] + from[b * cols * SUM_STRIDE];
         }
     }
-    cp_async_wait<0>();
-    if (GATE)
-        __syncthreads(); /* the sums have been read: their memory is free */
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t o = threadIdx.x + i * GEMV_THREADS, r = o % 16, col = o / 16 % cols, u = o / 16 / cols;
-        if (u >= layout::units || col >= n)
-            continue;
-        if (GATE)
-            sums[(u * cols + col) * 16 + r] = acc[i];
-        else
-            finish_output(a, own, group * 16 + r, first + col, acc[i]);
-    }
-    if (GATE) {
-        __syncthreads();
-        gate_outputs(a, sums, group, first, n, cols, warp, lane);
-    }
-    norm_tail(a.norm, a.counters + blockIdx.y, a.out_map, first, n);
+    finish_gemv<GATE, layout::units>(a, own, sums, acc, group, first, n, cols);
 }
 
 /* ---- more rows: 4 warps, each PANELS panels (or one of gate and one of up) times 8 * TILES rows and all of K.  Rows and

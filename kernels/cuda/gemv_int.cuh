@@ -172,23 +172,7 @@ __device__ __forceinline__ void gemv_int(const struct product_args &a, uint32_t 
                                            left < layout::blocks ? left : layout::blocks, columns, cols, col, r, acc[i]);
         }
     }
-    cp_async_wait<0>();
-    if (GATE)
-        __syncthreads(); /* the sums have been read: their memory is free */
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t o = threadIdx.x + i * GEMV_THREADS, r = o % 16, col = o / 16 % cols, u = o / 16 / cols;
-        if (u >= layout::units || col >= n)
-            continue;
-        if (GATE)
-            s.sum[(u * cols + col) * 16 + r] = acc[i];
-        else
-            finish_output(a, own, group * 16 + r, first + col, acc[i]);
-    }
-    if (GATE) {
-        __syncthreads();
-        gate_outputs(a, s.sum, group, first, n, cols, warp, lane);
-    }
-    norm_tail(a.norm, a.counters + blockIdx.y, a.out_map, first, n);
+    finish_gemv<GATE, layout::units>(a, own, s.sum, acc, group, first, n, cols);
 }
 
 #endif
