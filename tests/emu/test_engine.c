@@ -29,6 +29,8 @@ struct pair {
 static const struct backend_options options = { .n_threads = 1, .n_blocks = BLOCKS, .max_rows = MAX_ROWS, .max_seqs = MAX_SEQS,
                                                 .context_tokens = CONTEXT };
 
+static const struct sampling greedy = { .top_p = 1, .repetition_penalty = 1 };
+
 static void open_cuda(struct pair *p)
 {
     struct error err = { 0 };
@@ -424,15 +426,16 @@ static void a_replayed_graph_is_the_plain_launches(void **state)
     }
 }
 
+/* One sequence, one token. */
+static const int32_t one_token = 5;
+static const uint32_t one_block = 3;
+static const struct plan_entry one_entry = { .tokens = &one_token, .n_tokens = 1, .blocks = &one_block, .from_entry = -1,
+                                             .want = WANT_TOKEN, .sampling = &greedy };
+static const struct plan one_step = { &one_entry, 1, 1 };
+
 /* A launch inside a graph that fails ends the backend like any other. */
 static void a_graph_that_fails_is_the_end_of_the_backend(void **state)
 {
-    static const struct sampling greedy = { .top_p = 1, .repetition_penalty = 1 };
-    const int32_t token = 5;
-    const uint32_t block = 3;
-    const struct plan_entry e = { .tokens = &token, .n_tokens = 1, .blocks = &block, .from_entry = -1, .want = WANT_TOKEN,
-                                  .sampling = &greedy };
-    const struct plan plan = { &e, 1, 1 };
     backend_ticket t;
     struct pair p;
 
@@ -441,8 +444,8 @@ static void a_graph_that_fails_is_the_end_of_the_backend(void **state)
     open_pair(&p, "tiny-llama-Q4_0.gguf", KV_F16);
     emu_graphs(false);
     emu_fail_after(7);
-    assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &plan, &t), ST_SYSTEM);
-    assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &plan, &t), ST_SYSTEM);
+    assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &one_step, &t), ST_SYSTEM);
+    assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &one_step, &t), ST_SYSTEM);
     p.cuda.api->close(p.cuda.backend);
     emu_fail_after(UINT64_MAX);
     p.cuda.backend = NULL;
@@ -563,7 +566,6 @@ static void blocks_come_back_from_the_host_and_move(void **state)
 /* A step waits for copies of blocks that it names, and for no other: those run beside it. */
 static void only_a_step_that_names_a_block_waits_for_its_copy(void **state)
 {
-    static const struct sampling greedy = { .top_p = 1, .repetition_penalty = 1 };
     const int32_t token = 5;
     const uint32_t blocks[2] = { 3, 7 };
     struct plan_entry e = { .tokens = &token, .n_tokens = 1, .from_entry = -1, .want = WANT_TOKEN, .sampling = &greedy };
@@ -595,12 +597,6 @@ static void only_a_step_that_names_a_block_waits_for_its_copy(void **state)
  * gives back everything. */
 static void a_failed_launch_is_the_end_of_the_backend(void **state)
 {
-    static const struct sampling greedy = { .top_p = 1, .repetition_penalty = 1 };
-    const int32_t token = 5;
-    const uint32_t block = 3;
-    const struct plan_entry e = { .tokens = &token, .n_tokens = 1, .blocks = &block, .from_entry = -1, .want = WANT_TOKEN,
-                                  .sampling = &greedy };
-    const struct plan plan = { &e, 1, 1 };
     const struct block_copy c = { .kind = BLOCK_TO_BLOCK, .block = 1, .to_block = 2 };
     struct step_result result;
 
@@ -613,13 +609,13 @@ static void a_failed_launch_is_the_end_of_the_backend(void **state)
         open_pair(&p, "tiny-llama-Q4_0.gguf", KV_F16);
         emu_fail_after(left);
         for (int i = 0; i < 9 && st == ST_OK; i++) {
-            st = p.cuda.api->step_submit(p.cuda.backend, &plan, &t);
+            st = p.cuda.api->step_submit(p.cuda.backend, &one_step, &t);
             if (st == ST_OK)
                 st = p.cuda.api->step_wait(p.cuda.backend, t, &result);
         }
         assert_int_equal(st, ST_SYSTEM);
         assert_non_null(strstr(device_error(), "launch failure"));
-        assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &plan, &t), ST_SYSTEM);
+        assert_int_equal(p.cuda.api->step_submit(p.cuda.backend, &one_step, &t), ST_SYSTEM);
         assert_int_equal(p.cuda.api->copy_submit(p.cuda.backend, &c, &t), ST_SYSTEM);
         p.cuda.api->close(p.cuda.backend);
         emu_fail_after(UINT64_MAX);
@@ -670,7 +666,6 @@ static void what_does_not_fit_is_refused_with_reasons(void **state)
 /* Kernels of one decode step of n sequences, all sampled. */
 static uint64_t launches_of(struct pair *p, uint32_t n)
 {
-    static const struct sampling greedy = { .top_p = 1, .repetition_penalty = 1 };
     const int32_t token = 5;
     uint32_t blocks[MAX_SEQS];
     struct plan_entry e[MAX_SEQS] = { 0 };
