@@ -11,12 +11,13 @@ overload   tokens a second of finished requests with the pool just full, and wit
            refusal comes; the broker's memory meanwhile
 
 Prints rows for docs/measurements.md.  The clients are processes of their own; on a small machine they take their share of the CPU."""
-import json, os, random, re, signal, socket, subprocess, sys, time, urllib.request
+import json, os, random, re, signal, subprocess, sys, time, urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../tests/integration"))
 import broker_pool  # noqa: E402
 from broker_pool import Answer, Client, Pool  # noqa: E402
+from ports import free_port  # noqa: E402
 
 MODEL = os.environ.get("WEIR_TEST_MODEL") or os.path.expanduser("~/.cache/weir/SmolLM2-135M-Instruct.Q4_1.gguf")
 TRIALS, PROMPT_WORDS, USERS = 24, 900, 8
@@ -26,12 +27,6 @@ WINDOW_S, SLICE_S, SLICES = 15, 10, 3
 def percentile(values, p):
     v = sorted(values)
     return v[min(len(v) - 1, int(p / 100 * len(v)))]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def pool(store, more=(), **kw):
