@@ -371,6 +371,7 @@ static int open_signals(void)
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would hide the ends of our children */
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 

@@ -634,6 +634,7 @@ static enum status prepare(struct listener *l, const struct config *c, const str
     sigemptyset(&set);
     for (size_t i = 0; i < 4; i++)
         sigaddset(&set, (int[]){ SIGCHLD, SIGTERM, SIGINT, SIGHUP }[i]);
+    signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would hide the ends of our children */
     if (sigprocmask(SIG_BLOCK, &set, NULL) == 0)
         l->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     st = l->signals >= 0 ? start_jobs(l) : ST_SYSTEM;

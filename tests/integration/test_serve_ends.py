@@ -52,6 +52,21 @@ def a_second_sigterm_ends_it_at_once():
         pool.stop()
 
 
+def it_hears_its_childrens_ends_though_born_deaf_to_them():
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # inherited, it makes the kernel reap in its place
+    try:
+        pool = Serve(workers=1, metrics=False, args=["--no-ssh"])
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    worker = json.loads(pool.weir("worker", "list", "--json").stdout)[0]["pid"]
+    with open("/proc/%d/stat" % worker) as f:
+        broker = int(f.read().rsplit(")", 1)[1].split()[1])
+    os.kill(broker, signal.SIGKILL)
+    wait_until(lambda: pool.process.poll() is not None, 60, "ended with its broker")
+    assert "weir-broker was killed by signal 9" in pool.said(), pool.said()
+    pool.stop()
+
+
 def broker_and_workers_are_confined():
     with Serve(workers=1, metrics=False, args=["--no-ssh"]) as pool:
         worker = json.loads(pool.weir("worker", "list", "--json").stdout)[0]["pid"]
@@ -70,4 +85,4 @@ def broker_and_workers_are_confined():
 
 if __name__ == "__main__":
     main([a_model_that_cannot_be_loaded_ends_it_with_the_reason, a_pool_with_another_model_goes_on, a_second_sigterm_ends_it_at_once,
-          broker_and_workers_are_confined], sys.argv[1:])
+          it_hears_its_childrens_ends_though_born_deaf_to_them, broker_and_workers_are_confined], sys.argv[1:])
