@@ -90,39 +90,37 @@ static const struct {
     { "weir_worker_store_evictions_total", "counter", "Blocks dropped from it.", offsetof(struct worker_stats, store_evictions) },
 };
 
-static void put_worker_number(const struct broker *b, FILE *f, const char *name, const struct worker *w, uint64_t value)
-{
-    if (w->order != ORDER_GONE)
-        fprintf(f, "%s{slot=\"%" PRIu32 "\",model=\"%s\"} %" PRIu64 "\n", name, w->slot, b->models[w->model].name, value);
-}
+/* A worker that is not gone, as the page shows it. */
+struct shown_worker {
+    const struct worker *worker;
+    char labels[NAME_BYTES_MAX + 32]; /* slot="0",model="name" */
+    struct worker_stats stats;        /* zeros while no process runs */
+};
 
-static void put_blocks(const struct broker *b, FILE *f, const struct worker_stats stats[WORKERS_MAX])
+static uint32_t shown_workers(const struct broker *b, struct shown_worker ret_shown[WORKERS_MAX])
 {
-    metrics_head(f, "weir_worker_blocks", "gauge",
-                 "KV blocks: free hold nothing, pinned are used by sequences, cached are kept for reuse.");
+    uint32_t n = 0;
+
     for (uint32_t i = 0; i < b->n_workers; i++) {
-        const struct worker_stats *s = &stats[i];
-        const struct {
-            const char *state;
-            uint64_t n;
-        } counts[] = { { "free", s->blocks_free }, { "pinned", s->blocks_pinned }, { "cached", s->blocks_cached } };
+        const struct worker *w = &b->workers[i];
 
-        for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++)
-            fprintf(f, "weir_worker_blocks{slot=\"%" PRIu32 "\",model=\"%s\",state=\"%s\"} %" PRIu64 "\n", b->workers[i].slot,
-                    b->models[b->workers[i].model].name, counts[k].state, counts[k].n);
+        if (w->order == ORDER_GONE)
+            continue;
+        struct shown_worker *s = &ret_shown[n++];
+        *s = (struct shown_worker){ .worker = w };
+        snprintf(s->labels, sizeof(s->labels), "slot=\"%" PRIu32 "\",model=\"%s\"", w->slot, b->models[w->model].name);
+        if (w->state == WORKER_READY || w->state == WORKER_LEAVING)
+            worker_link_stats(&w->link, &s->stats);
     }
+    return n;
 }
 
 /* The lines of a worker's histogram: n[n_bounds + 1] counts, the bounds in units of `unit`. */
-static void put_worker_histogram(const struct broker *b, FILE *f, const char *name, const struct worker *w, const uint64_t *n,
-                                 const uint32_t *bounds, int n_bounds, double unit, double sum)
+static void put_worker_histogram(FILE *f, const char *name, const char *labels, const uint64_t *n, const uint32_t *bounds, int n_bounds,
+                                 double unit, double sum)
 {
     uint64_t total = 0;
-    char labels[160];
 
-    if (w->order == ORDER_GONE)
-        return;
-    snprintf(labels, sizeof(labels), "slot=\"%" PRIu32 "\",model=\"%s\"", w->slot, b->models[w->model].name);
     for (int i = 0; i < n_bounds; i++) {
         total += n[i];
         fprintf(f, "%s_bucket{%s,le=\"%g\"} %" PRIu64 "\n", name, labels, bounds[i] * unit, total);
@@ -132,16 +130,64 @@ static void put_worker_histogram(const struct broker *b, FILE *f, const char *na
     fprintf(f, "%s_sum{%s} %.6f\n%s_count{%s} %" PRIu64 "\n", name, labels, sum, name, labels, total);
 }
 
-static void put_steps(const struct broker *b, FILE *f, const struct worker_stats stats[WORKERS_MAX])
+static void put_steps(FILE *f, const struct shown_worker *w, uint32_t n)
 {
+    metrics_head(f, "weir_worker_step_seconds_total", "counter", "Time in forward passes; by steps: how long one takes.");
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(f, "weir_worker_step_seconds_total{%s} %.6f\n", w[i].labels, (double)w[i].stats.step_ns / 1e9);
     metrics_head(f, "weir_worker_batch_sequences", "histogram", "Sequences that a forward pass computed.");
-    for (uint32_t i = 0; i < b->n_workers; i++)
-        put_worker_histogram(b, f, "weir_worker_batch_sequences", &b->workers[i], stats[i].batches, step_batch_bounds, STEP_BATCH_BOUNDS,
-                             1, (double)stats[i].batch_sum);
+    for (uint32_t i = 0; i < n; i++)
+        put_worker_histogram(f, "weir_worker_batch_sequences", w[i].labels, w[i].stats.batches, step_batch_bounds, STEP_BATCH_BOUNDS, 1,
+                             (double)w[i].stats.batch_sum);
     metrics_head(f, "weir_worker_step_duration_seconds", "histogram", "How long a forward pass took.");
-    for (uint32_t i = 0; i < b->n_workers; i++)
-        put_worker_histogram(b, f, "weir_worker_step_duration_seconds", &b->workers[i], stats[i].times, step_time_bounds_us,
-                             STEP_TIME_BOUNDS, 1e-6, (double)stats[i].step_ns / 1e9);
+    for (uint32_t i = 0; i < n; i++)
+        put_worker_histogram(f, "weir_worker_step_duration_seconds", w[i].labels, w[i].stats.times, step_time_bounds_us, STEP_TIME_BOUNDS,
+                             1e-6, (double)w[i].stats.step_ns / 1e9);
+}
+
+static void put_blocks(FILE *f, const struct shown_worker *w, uint32_t n)
+{
+    metrics_head(f, "weir_worker_blocks", "gauge",
+                 "KV blocks: free hold nothing, pinned are used by sequences, cached are kept for reuse.");
+    for (uint32_t i = 0; i < n; i++) {
+        fprintf(f, "weir_worker_blocks{%s,state=\"free\"} %" PRIu64 "\n", w[i].labels, w[i].stats.blocks_free);
+        fprintf(f, "weir_worker_blocks{%s,state=\"pinned\"} %" PRIu64 "\n", w[i].labels, w[i].stats.blocks_pinned);
+        fprintf(f, "weir_worker_blocks{%s,state=\"cached\"} %" PRIu64 "\n", w[i].labels, w[i].stats.blocks_cached);
+    }
+    metrics_head(f, "weir_worker_evictions_total", "counter",
+                 "KV blocks dropped from the cache: space made room for others, superseded are contained in a longer one.");
+    for (uint32_t i = 0; i < n; i++) {
+        fprintf(f, "weir_worker_evictions_total{%s,reason=\"space\"} %" PRIu64 "\n", w[i].labels, w[i].stats.evictions);
+        fprintf(f, "weir_worker_evictions_total{%s,reason=\"superseded\"} %" PRIu64 "\n", w[i].labels, w[i].stats.tails_superseded);
+    }
+    metrics_head(f, "weir_worker_eviction_age_seconds_total", "counter",
+                 "From the last use of a KV block to its eviction for space; by these evictions: how long the cache keeps a block.");
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(f, "weir_worker_eviction_age_seconds_total{%s} %.6f\n", w[i].labels, (double)w[i].stats.eviction_age_ns / 1e9);
+}
+
+static void put_workers(const struct broker *b, FILE *f)
+{
+    struct shown_worker w[WORKERS_MAX];
+    uint32_t n = shown_workers(b, w);
+
+    metrics_head(f, "weir_worker_up", "gauge", "1 while the worker is ready.");
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(f, "weir_worker_up{%s} %d\n", w[i].labels, w[i].worker->state == WORKER_READY);
+    metrics_head(f, "weir_worker_restarts_total", "counter", "Processes started after the first.");
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(f, "weir_worker_restarts_total{%s} %" PRIu32 "\n", w[i].labels, w[i].worker->restarts);
+    for (size_t k = 0; k < sizeof(worker_numbers) / sizeof(worker_numbers[0]); k++) {
+        metrics_head(f, worker_numbers[k].name, worker_numbers[k].type, worker_numbers[k].help);
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t value;
+
+            memcpy(&value, (const uint8_t *)&w[i].stats + worker_numbers[k].at, sizeof(value));
+            fprintf(f, "%s{%s} %" PRIu64 "\n", worker_numbers[k].name, w[i].labels, value);
+        }
+    }
+    put_blocks(f, w, n);
+    put_steps(f, w, n);
 }
 
 static void put_device_number(FILE *f, const char *name, const char *help, uint32_t n, const struct device_numbers *d,
@@ -177,61 +223,6 @@ static void put_devices(const struct broker *b, FILE *f)
     put_device_number(f, "weir_device_memory_size_bytes", "Memory of the GPU.", n, d, v[2], told[2]);
     put_device_number(f, "weir_device_temperature_celsius", "Its temperature.", n, d, v[3], told[3]);
     put_device_number(f, "weir_device_power_watts", "What it draws.", n, d, v[4], told[4]);
-}
-
-static void put_evictions(const struct broker *b, FILE *f, const struct worker_stats stats[WORKERS_MAX])
-{
-    metrics_head(f, "weir_worker_evictions_total", "counter",
-                 "KV blocks dropped from the cache: space made room for others, superseded are contained in a longer one.");
-    for (uint32_t i = 0; i < b->n_workers; i++) {
-        const struct worker *w = &b->workers[i];
-
-        fprintf(f, "weir_worker_evictions_total{slot=\"%" PRIu32 "\",model=\"%s\",reason=\"space\"} %" PRIu64 "\n", w->slot,
-                b->models[w->model].name, stats[i].evictions);
-        fprintf(f, "weir_worker_evictions_total{slot=\"%" PRIu32 "\",model=\"%s\",reason=\"superseded\"} %" PRIu64 "\n", w->slot,
-                b->models[w->model].name, stats[i].tails_superseded);
-    }
-}
-
-static void put_seconds(const struct broker *b, FILE *f, const struct worker_stats stats[WORKERS_MAX])
-{
-    metrics_head(f, "weir_worker_eviction_age_seconds_total", "counter",
-                 "From the last use of a KV block to its eviction for space; by these evictions: how long the cache keeps a block.");
-    for (uint32_t i = 0; i < b->n_workers; i++)
-        fprintf(f, "weir_worker_eviction_age_seconds_total{slot=\"%" PRIu32 "\",model=\"%s\"} %.6f\n", b->workers[i].slot,
-                b->models[b->workers[i].model].name, (double)stats[i].eviction_age_ns / 1e9);
-    metrics_head(f, "weir_worker_step_seconds_total", "counter", "Time in forward passes; by steps: how long one takes.");
-    for (uint32_t i = 0; i < b->n_workers; i++)
-        fprintf(f, "weir_worker_step_seconds_total{slot=\"%" PRIu32 "\",model=\"%s\"} %.6f\n", b->workers[i].slot,
-                b->models[b->workers[i].model].name, (double)stats[i].step_ns / 1e9);
-}
-
-static void put_workers(const struct broker *b, FILE *f)
-{
-    struct worker_stats stats[WORKERS_MAX] = { 0 };
-
-    metrics_head(f, "weir_worker_up", "gauge", "1 while the worker is ready.");
-    for (uint32_t i = 0; i < b->n_workers; i++)
-        put_worker_number(b, f, "weir_worker_up", &b->workers[i], b->workers[i].state == WORKER_READY);
-    metrics_head(f, "weir_worker_restarts_total", "counter", "Processes started after the first.");
-    for (uint32_t i = 0; i < b->n_workers; i++) {
-        put_worker_number(b, f, "weir_worker_restarts_total", &b->workers[i], b->workers[i].restarts);
-        if (b->workers[i].state == WORKER_READY || b->workers[i].state == WORKER_LEAVING)
-            worker_link_stats(&b->workers[i].link, &stats[i]);
-    }
-    for (size_t k = 0; k < sizeof(worker_numbers) / sizeof(worker_numbers[0]); k++) {
-        metrics_head(f, worker_numbers[k].name, worker_numbers[k].type, worker_numbers[k].help);
-        for (uint32_t i = 0; i < b->n_workers; i++) {
-            uint64_t value;
-
-            memcpy(&value, (const uint8_t *)&stats[i] + worker_numbers[k].at, sizeof(value));
-            put_worker_number(b, f, worker_numbers[k].name, &b->workers[i], value);
-        }
-    }
-    put_evictions(b, f, stats);
-    put_seconds(b, f, stats);
-    put_steps(b, f, stats);
-    put_blocks(b, f, stats);
 }
 
 /* The series are bounded: the first METRICS_USERS_MAX users that came have their own, and it is told how many have none. */

@@ -90,6 +90,13 @@ def every_number_is_in_the_manual_and_every_one_in_the_manual_is_there():
         assert name in names or name in ("weir_jobs_process", "weir_token"), name
 
 
+def a_removed_worker_has_no_numbers():
+    with Serve(workers=2, args=["--no-ssh"]) as pool:
+        pool.weir("worker", "remove", "1", "--wait")
+        wait_until(lambda: 'slot="1"' not in pool.get("/metrics")[1], 10, "gone from the page")
+        assert 'weir_worker_blocks{slot="0",' in pool.get("/metrics")[1]
+
+
 def refused_logins_are_counted_by_reason():
     with Serve() as pool:
         pool.add_user("ann")
@@ -183,6 +190,7 @@ def every_alert_fires_on_what_it_is_for_and_on_nothing_else():
 
 
 if __name__ == "__main__":
-    main([every_number_is_in_the_manual_and_every_one_in_the_manual_is_there, numbers_are_those_of_what_was_done, the_driver_tells_of_the_devices, refused_logins_are_counted_by_reason, health_follows_the_pool, a_stopped_loop_is_not_healthy,
+    main([every_number_is_in_the_manual_and_every_one_in_the_manual_is_there, numbers_are_those_of_what_was_done, a_removed_worker_has_no_numbers,
+          the_driver_tells_of_the_devices, refused_logins_are_counted_by_reason, health_follows_the_pool, a_stopped_loop_is_not_healthy,
           the_process_that_serves_numbers_has_nothing_else,
           every_alert_fires_on_what_it_is_for_and_on_nothing_else], sys.argv[1:])
