@@ -25,7 +25,7 @@
 #include "tcp_door.h"
 
 enum { POLL_SOCKET, POLL_SIGNALS, POLL_TCP, POLL_ZAP, POLL_MONITOR, POLL_WORKERS, POLL_ITEMS_MAX = POLL_WORKERS + 2 * WORKERS_MAX };
-enum { DEFAULT_BYTES_PER_TOKEN = 4, DEFAULT_OUTPUT_TOKENS = 128, FAREWELL_MS = 300, OVERSLEPT_MS = 2000, ASLEEP_US = 50 };
+enum { DEFAULT_BYTES_PER_TOKEN = 4, DEFAULT_OUTPUT_TOKENS = 128, FAREWELL_MS = 300, REAP_MS_MAX = 5000, OVERSLEPT_MS = 2000, ASLEEP_US = 50 };
 static const uint64_t ms_ns = 1000000;
 
 /* --- making and freeing ----------------------------------------------------------------------- */
@@ -52,6 +52,7 @@ static enum status open_signals(struct broker *b)
     if (sigprocmask(SIG_BLOCK, &set, NULL) != 0)
         return ST_SYSTEM;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would make the kernel reap our workers: no death would ever be seen */
     b->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return b->signals >= 0 ? ST_OK : ST_SYSTEM;
 }
@@ -169,8 +170,8 @@ void broker_free(struct broker *b)
         struct worker *w = &b->workers[i];
 
         supervisor_kill(w, KILL_SHUTDOWN);
-        while (w->pidfd >= 0 && !supervisor_reap(w, &end))
-            usleep(1000);
+        for (int ms = 0; w->pidfd >= 0 && !supervisor_reap(w, &end) && ms < REAP_MS_MAX; ms++)
+            usleep(1000); /* one that hangs in a device's driver ends when the driver lets it: nobody waits for that */
         worker_link_close(&w->link);
     }
     store_close(b->workers, b->n_workers);
@@ -278,8 +279,8 @@ static bool time_to_leave(struct broker *b)
         end_all(b, false);
         delivery_flush(b);
         for (uint32_t i = 0; i < b->n_workers; i++)
-            if (b->workers[i].state == WORKER_READY && worker_link_drain(&b->workers[i].link) == ST_OK)
-                b->workers[i].state = WORKER_LEAVING;
+            if (b->workers[i].state == WORKER_READY)
+                supervisor_drain(&b->workers[i], b->now_ns);
     }
     if (b->state != BROKER_STOPPING)
         return false;

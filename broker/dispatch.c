@@ -387,8 +387,6 @@ void dispatch_release(struct broker *b)
 
         if (w->state != WORKER_READY || w->link.n_held > 0)
             w->last_busy_ns = b->now_ns;
-        else if (w->last_dispatch_ns > w->last_busy_ns) /* a request that came and ended between two looks */
-            w->last_busy_ns = w->last_dispatch_ns;
         if (limit_ns == 0 || b->state != BROKER_RUNNING || w->state != WORKER_READY || w->order != ORDER_RUN || w->released ||
             w->killed != KILL_NONE || w->link.n_held > 0 || b->now_ns - w->last_busy_ns < limit_ns)
             continue;

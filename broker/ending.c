@@ -179,7 +179,9 @@ void ending_sent(struct broker *b, uint32_t request, struct worker *w, uint32_t 
     r->n_before = request_completion_tokens(r);
     w->n_seqs += r->n_choices;
     w->n_unstarted++;
-    w->last_dispatch_ns = b->now_ns;
+    w->last_busy_ns = b->now_ns;
+    if (w->link.n_held == 1)
+        w->patience_from_ns = b->now_ns;
     a->n_running++;
     fair_queue_block_user(b->queue, r->account, user_is_full(a));
     if (r->suspect) {

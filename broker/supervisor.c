@@ -178,7 +178,7 @@ void supervisor_ready(struct worker *w, uint64_t now_ns)
     w->has_card = true;
     w->failed_starts = 0;
     w->error[0] = '\0';
-    w->last_dispatch_ns = now_ns;
+    w->patience_from_ns = now_ns;
     set_state(w, WORKER_READY, now_ns);
 }
 
@@ -247,14 +247,14 @@ uint64_t supervisor_silence_ns(const struct worker *w, const struct supervisor_p
     /* The worker's clock values are input: a heartbeat in the future is none, or one lie would be life for ever.  (now_ns was
      * read a little before the heartbeat.) */
     uint64_t heartbeat_ns = p->heartbeat_ns <= now_ns + CLOCK_SLACK_NS ? p->heartbeat_ns : 0;
-    uint64_t alive_ns = heartbeat_ns > w->last_dispatch_ns ? heartbeat_ns : w->last_dispatch_ns;
+    uint64_t alive_ns = heartbeat_ns > w->patience_from_ns ? heartbeat_ns : w->patience_from_ns;
 
     return now_ns > alive_ns ? now_ns - alive_ns : 0;
 }
 
 void supervisor_excuse(struct worker *w, uint64_t now_ns)
 {
-    w->last_dispatch_ns = now_ns;
+    w->patience_from_ns = w->last_busy_ns = now_ns;
 }
 
 static bool hangs(const struct worker *w, const struct supervisor_pulse *p, uint64_t limit_ns, uint64_t now_ns)
@@ -265,7 +265,7 @@ static bool hangs(const struct worker *w, const struct supervisor_pulse *p, uint
         limit_ns = idle_ns;
     return supervisor_silence_ns(w, p, now_ns) > limit_ns ||
            (p->step_began_ns != 0 && now_ns > p->step_began_ns && now_ns - p->step_began_ns > limit_ns &&
-            now_ns - w->last_dispatch_ns > limit_ns);
+            now_ns - w->patience_from_ns > limit_ns);
 }
 
 enum supervisor_advice supervisor_advise(const struct worker *w, const struct supervisor_pulse *p,
@@ -300,6 +300,13 @@ void supervisor_order(struct worker *w, enum worker_order order, uint64_t now_ns
     supervisor_obey(w, now_ns);
 }
 
+void supervisor_drain(struct worker *w, uint64_t now_ns)
+{
+    assert(w->state == WORKER_READY);
+    if (w->killed == KILL_NONE && worker_link_drain(&w->link) == ST_OK)
+        set_state(w, WORKER_LEAVING, now_ns);
+}
+
 void supervisor_obey(struct worker *w, uint64_t now_ns)
 {
     /* Who is leaving has its time for that even if it is wanted again meanwhile. */
@@ -314,8 +321,8 @@ void supervisor_obey(struct worker *w, uint64_t now_ns)
             supervisor_kill(w, KILL_SHUTDOWN);
         break;
     case WORKER_READY:
-        if (w->link.n_held == 0 && w->killed == KILL_NONE && worker_link_drain(&w->link) == ST_OK)
-            set_state(w, WORKER_LEAVING, now_ns);
+        if (w->link.n_held == 0)
+            supervisor_drain(w, now_ns);
         break;
     case WORKER_LEAVING:
         if (now_ns - w->state_since_ns > SUPERVISOR_LEAVE_MS * UINT64_C(1000000) && w->killed == KILL_NONE)

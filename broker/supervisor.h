@@ -12,8 +12,9 @@
  * is killed from outside is started again at once; one that dies by its own fault, or cannot start, waits: 250 ms, doubling,
  * up to 30 s.  The pool goes on with the others, and the slot's error is shown in the status.
  *
- * A worker's heartbeat goes on while it is idle (every 100 ms), so one that is stopped or hangs is noticed whether it has work or not: it is killed
- * after hang_ns_max.  One that is silent for SUPERVISOR_SILENT_MS gets no new requests until it shows life again.
+ * A worker's heartbeat goes on while it is idle (every 100 ms), so one that is stopped or hangs is noticed whether it has work or not: it is
+ * killed after hang_ns_max, counted anew from the first request it gets when it has none, but from no later one: requests that keep
+ * coming must not put its end off.  One that is silent for SUPERVISOR_SILENT_MS gets no new requests until it shows life again.
  *
  * The process is named by a pidfd from its birth to its reaping, so no signal of ours can hit another process of the same number.  It dies
  * with the broker (PR_SET_PDEATHSIG, and end of file on its control socket). */
@@ -68,8 +69,8 @@ struct worker {
     uint32_t failed_starts;    /* of them, before READY */
     uint64_t state_since_ns;
     uint64_t start_due_ns;     /* WAITING */
-    uint64_t last_busy_ns;     /* when it was last seen to hold a request */
-    uint64_t last_dispatch_ns; /* when it was last given work, got ready, or was excused */
+    uint64_t last_busy_ns;     /* when it last got or was seen to hold a request */
+    uint64_t patience_from_ns; /* silence before this does not count: it got ready, was excused, or got work when it had none */
     uint64_t silent_ns;        /* READY: since its last sign of life, as seen in the last tick */
     pid_t pid;                 /* 0: none */
     int pidfd;                 /* -1: none */
@@ -136,6 +137,8 @@ uint64_t supervisor_backoff_ms(uint32_t failures); /* 0 for none */
 
 /* An order by hand.  RUN also wipes out past failures: a slot that waits is started at once. */
 void supervisor_order(struct worker *w, enum worker_order order, uint64_t now_ns);
+/* Ask a READY worker to end what it holds and leave: LEAVING, with SUPERVISOR_LEAVE_MS for it.  It stays READY while its ring has no room. */
+void supervisor_drain(struct worker *w, uint64_t now_ns);
 /* Bring the state nearer to a DRAIN or REMOVE.  To be called in every tick. */
 void supervisor_obey(struct worker *w, uint64_t now_ns);
 

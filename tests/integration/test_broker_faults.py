@@ -108,6 +108,30 @@ def a_stopped_worker_is_noticed_though_it_is_idle():
         pool.wait_for("alive", lambda s: "error" not in s["workers"][1])
 
 
+def a_stopped_worker_is_noticed_though_requests_keep_coming():
+    with Pool(workers=1, args=["--hang-seconds", "1"]) as pool:
+        c, n_sent = pool.client(), 0
+        os.kill(pool.status()["workers"][0]["pid"], signal.SIGSTOP)
+        while pool.status()["workers"][0]["life"] == 1:
+            assert n_sent < 12, "each new request puts its end off"  # there is room for many more
+            c.send({"type": "generate", "id": "r%d" % n_sent, "prompt": "p", "max_tokens": 2})
+            n_sent += 1
+            time.sleep(0.5)
+        answers = c.finish(["r%d" % i for i in range(n_sent)])
+        assert all(a.end["type"] == "done" for a in answers.values()), [a.end for a in answers.values()]
+
+
+def a_broker_that_is_born_deaf_to_its_childrens_ends_hears_them():
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the broker inherits it, and with it the kernel reaps in its place
+    try:
+        pool = Pool(workers=1)
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with pool:
+        os.kill(pool.status()["workers"][0]["pid"], signal.SIGKILL)
+        pool.wait_for("back", lambda s: s["workers"][0]["state"] == "ready" and s["workers"][0]["life"] == 2)
+
+
 def a_request_that_kills_workers_is_refused_and_the_others_are_not():
     for trouble in ["!signal 11 5", "!signal 6 0", "!exit 1 3", "!hang 4", "!lie index 3", "!lie choice 3", "!lie slot 3",
                     "!lie length 3", "!lie type 3", "!lie id 3", "!lie done 3", "!lie finish 3", "!lie text 3", "!noise 7 3"]:
@@ -231,7 +255,8 @@ if __name__ == "__main__":
     run([a_killed_worker_is_not_noticed, the_only_worker_killed_comes_back,
          an_exact_takeover_never_changes_kind, a_stopped_worker_is_taken_for_hung,
          a_request_that_kills_workers_is_refused_and_the_others_are_not,
-         a_stopped_worker_is_noticed_though_it_is_idle, a_suspect_that_ends_is_cleared, suspects_do_not_keep_a_worker_for_long,
+         a_stopped_worker_is_noticed_though_it_is_idle, a_stopped_worker_is_noticed_though_requests_keep_coming,
+         a_broker_that_is_born_deaf_to_its_childrens_ends_hears_them, a_suspect_that_ends_is_cleared, suspects_do_not_keep_a_worker_for_long,
          noise_in_the_region_harms_nobody_else, a_worker_that_scribbles_over_its_region_harms_nobody_else,
          a_worker_whose_card_is_rubbish_never_gets_work, a_worker_that_cannot_start_says_why,
          workers_die_with_the_broker])

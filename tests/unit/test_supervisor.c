@@ -83,7 +83,7 @@ static void time_demands_a_start_a_kill_or_nothing(void **state)
     assert_int_equal(supervisor_advise(&w, &p, &o, 111 * second), ADVICE_START_TIMEOUT);
 
     w.state = WORKER_READY;
-    w.last_dispatch_ns = 100 * second;
+    w.patience_from_ns = 100 * second;
     assert_int_equal(supervisor_advise(&w, &p, &o, 105 * second), ADVICE_NONE);
     assert_int_equal(supervisor_advise(&w, &p, &o, 106 * second), ADVICE_HANG); /* it has no work, and no pulse */
     o.hang_ns_max = second;
@@ -93,16 +93,16 @@ static void time_demands_a_start_a_kill_or_nothing(void **state)
     assert_int_equal(supervisor_advise(&w, &p, &o, 105 * second), ADVICE_NONE);
     assert_int_equal(supervisor_silence_ns(&w, &p, 105 * second), second);
     o.hang_ns_max = 5 * second;
-    w.last_dispatch_ns = 100 * second;
+    w.patience_from_ns = 100 * second;
     p = (struct supervisor_pulse){ .n_active = 1, .heartbeat_ns = 199 * second };
     assert_int_equal(supervisor_advise(&w, &p, &o, 200 * second), ADVICE_NONE);
     p.heartbeat_ns = 190 * second;
     assert_int_equal(supervisor_advise(&w, &p, &o, 200 * second), ADVICE_HANG);
-    w.last_dispatch_ns = 196 * second; /* it woke for new work a moment ago */
+    w.patience_from_ns = 196 * second; /* it woke for new work a moment ago */
     assert_int_equal(supervisor_advise(&w, &p, &o, 200 * second), ADVICE_NONE);
     p.heartbeat_ns = UINT64_MAX;       /* a lie is not life */
     assert_int_equal(supervisor_advise(&w, &p, &o, 202 * second), ADVICE_HANG);
-    w.last_dispatch_ns = 100 * second;
+    w.patience_from_ns = 100 * second;
     p = (struct supervisor_pulse){ .n_active = 1, .heartbeat_ns = 200 * second, .step_began_ns = 190 * second };
     assert_int_equal(supervisor_advise(&w, &p, &o, 200 * second), ADVICE_HANG); /* one step without end */
 }
@@ -191,6 +191,35 @@ static void who_leaves_has_its_time_even_if_wanted_again(void **state)
     close(w.pidfd);
 }
 
+/* It has been READY for an hour: its time to leave begins when it is asked to. */
+static void a_drained_worker_has_its_time_to_leave(void **state)
+{
+    static struct worker w;
+
+    (void)state;
+    supervisor_init_worker(&w, 0, 0, "cpu");
+    pid_t pid = fork();
+    if (pid == 0) {
+        pause();
+        _exit(0);
+    }
+    assert_true(pid > 0);
+    w.pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    assert_true(w.pidfd >= 0);
+    assert_int_equal(worker_link_open(&w.link, 0, 1, 1), ST_OK);
+    w.state = WORKER_READY;
+    w.state_since_ns = second;
+    supervisor_drain(&w, 3600 * second);
+    assert_int_equal(w.state, WORKER_LEAVING);
+    supervisor_obey(&w, 3600 * second + SUPERVISOR_LEAVE_MS * UINT64_C(1000000));
+    assert_int_equal(w.killed, KILL_NONE);
+    supervisor_obey(&w, 3601 * second + SUPERVISOR_LEAVE_MS * UINT64_C(1000000));
+    assert_int_equal(w.killed, KILL_SHUTDOWN);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    worker_link_close(&w.link);
+    close(w.pidfd);
+}
+
 /* Orders bring a slot without a process to where they want it, whatever came before: checked against the rules of the header. */
 static void orders_move_a_slot_that_has_no_process(void **state)
 {
@@ -232,6 +261,7 @@ int main(void)
         cmocka_unit_test(a_process_that_cannot_start_waits_and_says_why),
         cmocka_unit_test(a_kill_hits_the_process_and_names_its_reason),
         cmocka_unit_test(who_leaves_has_its_time_even_if_wanted_again),
+        cmocka_unit_test(a_drained_worker_has_its_time_to_leave),
         cmocka_unit_test(orders_move_a_slot_that_has_no_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
