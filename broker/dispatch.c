@@ -129,28 +129,28 @@ static enum status send_to(struct broker *b, uint32_t request, struct worker *w)
         return ST_LIMIT;
     }
     enum status st = FAULT_FAILS("broker.region_full") ? ST_FULL : worker_link_reserve(&w->link, bytes, &at, &slot, &generation);
-    if (st == ST_OK) {
-        r->run = (struct link_trace){ 0 };
-        r->fair_tag = fair_queue_take(b->queue, request);
-        record_write(&r->record, slot, generation, r->fair_tag, resume, n_resume, at);
-        uint64_t session = r->session != SESSION_NONE ? sessions_place(&b->sessions, r->session, w->slot) : 0;
-        r->times.sent_ns = clock_now_ns(); /* before the worker can see it */
-        st = worker_link_commit(&w->link, slot, request, bytes, session);
-        ending_sent(b, request, w, slot);
-        FAULT("broker.sent");
-        if (r->dispatched_ns == 0) {
-            r->dispatched_ns = b->now_ns;
-            histogram_add(&b->times.queue[r->batch], (double)(b->now_ns - r->arrived_ns) / 1e9);
-            b->accounts.list[r->account].n_dispatched++;
-            b->accounts.list[r->account].queue_ns += b->now_ns - r->arrived_ns;
-        }
-    }
     if (st == ST_CORRUPT) {
         log_error("worker_broke_rule", "slot=%" PRIu32 " life=%" PRIu32 " what=request-ring", w->slot, w->life);
         supervisor_kill(w, KILL_BROKEN_RULE);
         return ST_FULL;
     }
-    return st;
+    if (st != ST_OK)
+        return st;
+    uint64_t fair_tag = fair_queue_take(b->queue, request);
+    record_write(&r->record, slot, generation, fair_tag, resume, n_resume, at);
+    uint64_t session = r->session != SESSION_NONE ? sessions_place(&b->sessions, r->session, w->slot) : 0;
+    r->run = (struct link_trace){ 0 };
+    r->times.sent_ns = clock_now_ns(); /* before the worker can see it */
+    worker_link_commit(&w->link, slot, request, bytes, session);
+    ending_sent(b, request, w, slot);
+    FAULT("broker.sent");
+    if (r->dispatched_ns == 0) {
+        r->dispatched_ns = b->now_ns;
+        histogram_add(&b->times.queue[r->batch], (double)(b->now_ns - r->arrived_ns) / 1e9);
+        b->accounts.list[r->account].n_dispatched++;
+        b->accounts.list[r->account].queue_ns += b->now_ns - r->arrived_ns;
+    }
+    return ST_OK;
 }
 
 /* The best of the candidates for this request; it is sent there.  False when it stays queued. */

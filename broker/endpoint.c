@@ -131,7 +131,8 @@ void endpoint_close(struct endpoint *e)
     *e = (struct endpoint){ .lock = -1 };
 }
 
-enum status endpoint_uid_of_address(const char *address, uid_t *ret_uid)
+/* "localhost:UID:GID:PID" -> UID.  ST_OK or ST_INVALID. */
+static enum status uid_of_address(const char *address, uid_t *ret_uid)
 {
     unsigned uid;
     int end = 0;
@@ -187,7 +188,7 @@ static bool identify(zmq_msg_t *m, struct received *r)
     if (text == NULL)
         return false;
     if (r->peer.socket != ENDPOINT_TCP)
-        return endpoint_uid_of_address(text, &r->uid) == ST_OK;
+        return uid_of_address(text, &r->uid) == ST_OK;
     r->by_key = true;
     r->uid = NO_UID;
     return curve_key_parse(span_str(text), r->key) == ST_OK;

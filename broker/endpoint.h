@@ -25,7 +25,7 @@
 #include "span.h"
 #include "status.h"
 
-enum { ENDPOINT_IPC, ENDPOINT_TCP, ENDPOINT_SOCKETS };
+enum { ENDPOINT_IPC, ENDPOINT_TCP };
 enum { PEER_ID_BYTES = 5, ENDPOINT_SEND_MESSAGES_MAX = 1000, ENDPOINT_RECEIVE_MESSAGES_MAX = 64, ENDPOINT_LINGER_MS = 500 };
 
 struct tcp_door; /* tcp_door.h */
@@ -71,8 +71,5 @@ struct span received_body(struct received *r);
 
 /* Send signature and body.  ST_OK, ST_AGAIN, ST_GONE. */
 MUST_CHECK enum status endpoint_send(struct endpoint *e, const struct peer *to, struct span body);
-
-/* "localhost:UID:GID:PID" -> UID.  ST_OK or ST_INVALID. */
-MUST_CHECK enum status endpoint_uid_of_address(const char *address, uid_t *ret_uid);
 
 #endif

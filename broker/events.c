@@ -201,6 +201,11 @@ static enum status on_ids(struct broker *b, struct worker *w, uint32_t request, 
     if (e->head.ids.first != choice_n_ids(c) || n > e->head.ids.total - e->head.ids.first)
         return broken(ret_rule, "ids-order");
     r->ids_total = e->head.ids.total;
+    if (r->ids_total > TOKENIZE_IDS_MAX) {
+        ending_errorf(b, request, ERR_LIMIT_EXCEEDED, "text", "the text has %" PRIu32 " tokens, an answer holds %d", r->ids_total,
+                      TOKENIZE_IDS_MAX);
+        return ST_OK;
+    }
     if (requests_append(&b->requests, &c->ids, e->payload.at, e->payload.n) != ST_OK)
         return out_of_memory(b, request);
     return ST_OK;
@@ -306,12 +311,8 @@ enum status events_take(struct broker *b, struct worker *w, uint32_t budget)
 
     for (uint32_t n = 0; n < budget; n++) {
         enum status st = worker_link_next(&w->link, &e);
-        if (st == ST_AGAIN) {
-            /* A worker that found the ring full may sleep until there is room. */
-            if (n >= EVENT_RING_SLOTS / 8)
-                doorbell_ring(&w->link.region.request_bell);
+        if (st == ST_AGAIN)
             return st;
-        }
         if (st == ST_OK)
             st = take_one(b, w, &e, &rule);
         if (st != ST_OK) {

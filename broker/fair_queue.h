@@ -62,8 +62,8 @@ int64_t fair_queue_first_resumed(const struct fair_queue *q);
 int64_t fair_queue_next_resumed(const struct fair_queue *q, uint32_t item);
 
 uint32_t fair_queue_length(const struct fair_queue *q, enum queue_class class);
-uint32_t fair_queue_user_length(const struct fair_queue *q, uint32_t user);
-uint64_t fair_queue_user_time(const struct fair_queue *q, uint32_t user, enum queue_class class); /* for tests and status */
+uint32_t fair_queue_user_length(const struct fair_queue *q, uint32_t user); /* for tests */
+uint64_t fair_queue_user_time(const struct fair_queue *q, uint32_t user, enum queue_class class); /* for tests */
 
 /* How many items of the same user, model and class are taken before this queued one, counted up to `most`. */
 uint32_t fair_queue_ahead(const struct fair_queue *q, uint32_t item, uint32_t most);

@@ -81,7 +81,6 @@ struct request {
 
     struct record record;
     uint64_t prompt_tokens_estimate, charged; /* charged: what the fair queue takes for it */
-    uint64_t fair_tag;
     uint64_t arrived_ns, dispatched_ns, first_token_ns, deadline_ns; /* 0: not yet, or none */
     uint32_t prompt_tokens, cached_tokens, preemptions, takeovers;
     uint64_t prefill_ns;

@@ -44,7 +44,7 @@ bool takeover_cleared(uint32_t bad_deaths, uint32_t n_new)
     return bad_deaths <= 1 && n_new >= TAKEOVER_PROBATION_TOKENS;
 }
 
-const char *kill_reason_name(enum kill_reason r)
+static const char *name_of(enum kill_reason r)
 {
     static const char *const names[] = {
         [KILL_NONE] = "none",
@@ -59,7 +59,7 @@ const char *kill_reason_name(enum kill_reason r)
 void takeover_cause_text(int wait_code, int wait_status, enum kill_reason reason, char ret_text[32])
 {
     if (reason != KILL_NONE) {
-        snprintf(ret_text, 32, "%s", kill_reason_name(reason));
+        snprintf(ret_text, 32, "%s", name_of(reason));
     } else if (wait_code == CLD_EXITED) {
         snprintf(ret_text, 32, "exit-%d", wait_status);
     } else {

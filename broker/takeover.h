@@ -57,8 +57,6 @@ struct takeover_case {
 bool takeover_own_fault(int wait_code, int wait_status, enum kill_reason reason);
 enum takeover_action takeover_decide(const struct takeover_case *c);
 
-const char *kill_reason_name(enum kill_reason r);
-
 /* "sigkill", "sigsegv", "exit-1", ... for logs and status; a kill of the broker's own by its reason. */
 void takeover_cause_text(int wait_code, int wait_status, enum kill_reason reason, char ret_text[32]);
 

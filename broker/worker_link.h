@@ -68,7 +68,7 @@ void worker_link_started(struct worker_link *l);
  * ST_OK, ST_FULL (try again when the worker has moved on), ST_CORRUPT. */
 MUST_CHECK enum status worker_link_reserve(struct worker_link *l, uint64_t bytes, uint8_t **ret_at, uint32_t *ret_slot,
                                            uint32_t *ret_generation);
-MUST_CHECK enum status worker_link_commit(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes, uint64_t session);
+void worker_link_commit(struct worker_link *l, uint32_t slot, uint32_t request, uint64_t bytes, uint64_t session);
 /* The worker need not keep anything for this session.  ST_OK, ST_FULL (try again), ST_CORRUPT. */
 MUST_CHECK enum status worker_link_session_end(struct worker_link *l, uint64_t session);
 

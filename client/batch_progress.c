@@ -91,7 +91,7 @@ int batch_progress_tell(struct batch_progress *p, uint64_t now_ns)
     return every;
 }
 
-void batch_progress_clear(const struct batch_progress *p)
+static void clear(const struct batch_progress *p)
 {
     if (!p->quiet && terminal_is(stderr))
         fprintf(stderr, "\r\x1b[K");
@@ -101,7 +101,7 @@ void batch_progress_sum(const struct batch_progress *p, uint64_t now_ns, const c
 {
     char time[24];
 
-    batch_progress_clear(p);
+    clear(p);
     if (p->quiet)
         return;
     put_time(time, sizeof(time), seconds(p, now_ns));

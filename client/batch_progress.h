@@ -20,7 +20,6 @@ void batch_progress_add(struct batch_progress *p, const struct weir_answer *a);
 /* Tell, if it is time; gives the ms until it will be. */
 int batch_progress_tell(struct batch_progress *p, uint64_t now_ns);
 /* Take the bar away (before other text) and print the sum.  errors_path: NULL or "" if they went to standard error. */
-void batch_progress_clear(const struct batch_progress *p);
 void batch_progress_sum(const struct batch_progress *p, uint64_t now_ns, const char *errors_path);
 
 #endif

@@ -279,7 +279,7 @@ static void put_users(struct page *p, unsigned most)
 
 /* --- all ----------------------------------------------------------------------------------------- */
 
-const char *top_sort_name(enum top_sort s)
+static const char *sort_name(enum top_sort s)
 {
     static const char *const names[TOP_SORTS] = {"rate", "running", "queued", "tokens", "name"};
 
@@ -312,7 +312,7 @@ void top_view_print(const struct top_view *v, FILE *out)
     if (v->problem == NULL || p.line < v->lines) {
         p.line = v->lines - 1;
         fprintf(out, "\033[%u;1H", v->lines);
-        put(&p, PLAIN, "q leave  s users by %s  space %s", top_sort_name(v->sort), v->paused ? "go on" : "pause");
+        put(&p, PLAIN, "q leave  s users by %s  space %s", sort_name(v->sort), v->paused ? "go on" : "pause");
     }
 }
 

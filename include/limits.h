@@ -26,6 +26,7 @@ enum {
     FRAME_ITEMS_MAX = 1 << 20,     /* msgpack objects in one frame */
     PROMPT_BYTES_MAX = 1 << 20,    /* text of a prompt, or of all messages together */
     PROMPT_IDS_MAX = 1 << 17,      /* ids of a prompt given as ids */
+    TOKENIZE_IDS_MAX = 800000,     /* ids of an answer to tokenize: it is one frame */
     MESSAGES_MAX = 1024,           /* chat messages of a request */
     CHOICES_MAX = 16,              /* n */
     STOPS_MAX = 16,                /* stop strings of a request */
@@ -82,6 +83,8 @@ _Static_assert(EVENT_RING_SLOTS >= 8 * EVENT_SLOTS_MAX, "long events do not bloc
 _Static_assert(SEQS_MAX >= CHOICES_MAX, "all choices of a request may run together");
 _Static_assert(USER_REQUESTS_MAX <= REQUESTS_MAX, "one user's limit is within the pool's");
 _Static_assert(PROMPT_BYTES_MAX + PROMPT_IDS_MAX * 5 <= FRAME_BYTES_MAX, "every allowed prompt fits a frame");
+_Static_assert(TOKENIZE_IDS_MAX * 5 + 1024 <= FRAME_BYTES_MAX, "an answer to tokenize fits a frame: an id takes five bytes at most");
+_Static_assert(TOKENIZE_IDS_MAX + 16 <= FRAME_ITEMS_MAX, "likewise");
 _Static_assert(PROMPT_IDS_MAX >= CONTEXT_TOKENS_MAX, "a full context can be given as ids");
 _Static_assert(PROMPT_BYTES_MAX + CHOICES_MAX * 4 + PROMPT_IDS_MAX * 4 <= RECORD_BYTES_MAX, "a resumed request fits a record");
 

@@ -21,7 +21,6 @@ struct top_view {
     const char *problem;        /* the broker does not answer: why; NULL */
 };
 
-const char *top_sort_name(enum top_sort s);
 void top_view_print(const struct top_view *v, FILE *out);
 
 /* The last two answers.  All 0 at first. */

@@ -53,6 +53,10 @@ def tokenizes_and_lists_models():
         m = c.ask({"type": "tokenize", "id": "t", "model": "b", "text": text}, "ids")
         assert m["ids"] == list(text.encode())
         assert c.ask({"type": "tokenize", "id": "t", "text": ""}, "ids")["ids"] == []
+        for n, code in ((800000, None), (800001, "limit_exceeded")):  # an answer that is no frame would cost the connection
+            c.send({"type": "tokenize", "id": "t", "text": "x" * n})
+            m = c.receive_type("ids", "error")
+            assert m.get("code") == code and len(m.get("ids", [])) == (0 if code else n), (n, m.get("message"))
         models = c.ask({"type": "models", "id": "m"}, "models")["models"]
         assert [m["name"] for m in models] == ["a", "b"] and models[0]["default"] and not models[1]["default"]
         assert models[0]["system_fingerprint"] == "fake-1" and models[0]["workers_ready"] == 1
