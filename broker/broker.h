@@ -170,17 +170,27 @@ void delivery_error(struct broker *b, const struct peer *to, struct span id, con
 
 /* --- ending.c -------------------------------------------------------------------------------- */
 
+/* Phases: from OVER into the queue (class RESUMED: it was charged already); from there into a worker's slot; out of that slot again, OVER.
+ * over: for good, and settled; else ending_enqueue() follows. */
 void ending_enqueue(struct broker *b, uint32_t request, enum queue_class class);
+void ending_sent(struct broker *b, uint32_t request, struct worker *w, uint32_t slot);
+void ending_left_worker(struct broker *b, uint32_t request, bool over);
+void ending_clear_suspect(struct broker *b, uint32_t request); /* it runs, and its worker may take others again */
+
+/* Ends, as the client will hear of them; nothing for a request that has one.  With an error it leaves the queue; a worker is asked to let go of it.
+ * retry_after_ms: 0 for no advice. */
+void ending_done(struct broker *b, uint32_t request);
 void ending_error(struct broker *b, uint32_t request, const struct error *error, uint32_t retry_after_ms);
 __attribute__((format(printf, 5, 6))) void ending_errorf(struct broker *b, uint32_t request, enum error_code code, const char *param,
                                                          const char *format, ...);
-void ending_done(struct broker *b, uint32_t request);
-void ending_sent(struct broker *b, uint32_t request, struct worker *w, uint32_t slot); /* QUEUED -> SENT */
-void ending_clear_suspect(struct broker *b, uint32_t request); /* it runs, and its worker may take others again */
-void ending_left_worker(struct broker *b, uint32_t request, bool over); /* gives slot and counts back; over: -> OVER, else for requeue */
+
 void ending_told(struct broker *b, uint32_t request);   /* the client has its end */
 void ending_client_gone(struct broker *b, uint32_t client);
-uint32_t ending_retry_after_ms(const struct broker *b);
+
+/* Whoever is the last to let go of a request frees its place: after ending_error(), ending_left_worker(.., true), ending_told() and
+ * ending_client_gone() it may be FREE, and another's with the next message. */
+
+uint32_t ending_retry_after_ms(const struct broker *b); /* advice for who is refused: the longer, the more requests are here */
 
 /* --- death.c --------------------------------------------------------------------------------- */
 

@@ -187,7 +187,7 @@ static enum status send_tokens(struct broker *b, struct request *r, uint32_t cho
     }
     requests_consume(&c->text, c->text_sent + text.n);
     requests_consume(&c->logprobs, c->logprobs_sent + logprobs_bytes);
-    c->text_sent = c->logprobs_sent = 0; /* not so where it had a key until now */
+    c->text_sent = c->logprobs_sent = 0; /* as they were, unless its key was given to another request while it ran */
     if (c->text.n == 0 && c->text.capacity > 65536)
         requests_clear(&b->requests, &c->text); /* a backlog has gone out: give the memory back */
     return ST_OK;
@@ -305,34 +305,38 @@ static void pace(struct broker *b, struct request *r)
     }
 }
 
-static void flush_one(struct broker *b, uint32_t request)
+/* False: there is no memory for a message now. */
+static bool flush_one(struct broker *b, uint32_t request)
 {
     struct request *r = &b->requests.list[request];
     enum status st = ST_AGAIN;
 
     if (r->client == CLIENT_NONE)
-        return;
+        return true;
     if (b->clients.list[r->client].retry_ns <= b->now_ns)
         st = send_owed(b, r, request);
     if (st == ST_GONE) {
         ending_client_gone(b, r->client);
-        return;
+        return true;
     }
     if (st == ST_NOMEM) {
         requests_mark_dirty(&b->requests, request);
-        return; /* the next pass tries again */
+        return false;
     }
     pace(b, r);
     if (st == ST_OK && r->end != END_NONE)
         ending_told(b, request);
+    return true;
 }
 
 void delivery_flush(struct broker *b)
 {
-    uint32_t request;
+    for (uint32_t n = 0; n < REQUESTS_MAX; n++) {
+        uint32_t request = requests_take_dirty(&b->requests);
 
-    for (uint32_t n = 0; n < REQUESTS_MAX && (request = requests_take_dirty(&b->requests)) != NO_REQUEST; n++)
-        flush_one(b, request);
+        if (request == NO_REQUEST || !flush_one(b, request))
+            return; /* without memory the rest waits for the next pass */
+    }
 }
 
 /* --- by the clock ----------------------------------------------------------------------------- */

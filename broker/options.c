@@ -44,7 +44,7 @@ const struct config_key options_keys[] = {
     { .name = "front-end-uid", .type = CONFIG_LIST, .value = "UID",
       .help = "may speak for other users; repeats; default: the broker's own uid" },
     { .name = "pool-bytes", .type = CONFIG_BYTES, .fallback = "512M", .value = "BYTES", .min = 8 << 20, .max = 1e13,
-      .help = "prompts and undelivered output of all requests" },
+      .help = "no new request is taken while prompts and undelivered output of all that are there hold so much" },
     { .name = "user-running-max", .type = CONFIG_U64, .value = "N", .max = REQUESTS_MAX,
       .help = "requests of one user that run at once; 0: no limit of its own" },
     { .name = "drain-seconds", .type = CONFIG_MS, .fallback = "30s", .value = "TIME", .max = 86400e3,

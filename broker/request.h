@@ -8,12 +8,15 @@
  *    |                  v                        v
  *    +--- told --------OVER <--------------------+
  *
+ * OVER is neither in the queue nor in a worker: where a request ends, and where it is for as long as it takes to enter it into the queue, when it
+ * has just been made or its worker has died.
+ *
  * `end` says how the request ended for its client (not yet, done, error); it is set once, in any phase.  A cancelled request has
  * its end at once but holds its worker's slot until the worker says that its blocks are released.  A place is free again when
  * the phase is OVER and the client has been told (or is gone).
  *
  * A request owns its record (record.h) and per choice the ids and text received.  Ids are kept to the end, for a takeover; text and
- * log-probabilities until the client took them.  All these bytes are counted in requests.bytes, against --pool-bytes. */
+ * log-probabilities until the client took them.  All these bytes are counted in requests.bytes; at --pool-bytes no new request is taken. */
 #ifndef REQUEST_H
 #define REQUEST_H
 

@@ -10,8 +10,8 @@
  * A phase is the time between two neighbours, so phases add up to the whole, always.  A point that was not passed takes the time of the next
  * one that was: its phase is empty.  What a worker tells is input: a time out of order is moved to its neighbour's.  Of a request that was
  * taken over, the phases are those with its last worker, and `earlier` is all the time before that worker was picked: with the dead ones, and
- * waiting for another.  `wait` is the place in the
- * worker, less `prefix`, the part of it spent waiting for a prefix that another sequence computed. */
+ * waiting for another.  `wait` is the wait for a place in the worker, less `prefix`, the part of it spent waiting for a prefix that another
+ * sequence computed. */
 #ifndef TRACE_H
 #define TRACE_H
 

@@ -38,7 +38,7 @@ enum {
     EXT_BYTES_MAX = 16 << 10,      /* `ext`, packed */
     OUTPUT_TOKENS_MAX = 1 << 17,   /* generated tokens of one choice */
     DEADLINE_MS_MAX = 7 * 24 * 3600 * 1000,
-    POOL_BYTES_DEFAULT = 512 << 20,/* prompts and undelivered output of all requests in a broker */
+    POOL_BYTES_DEFAULT = 512 << 20,/* prompts and undelivered output of all requests, at which a broker takes no more */
     CLIENT_BACKLOG_BYTES_MAX = 1 << 20, /* undelivered output of one request before its sequence pauses */
 
     /* region */

@@ -14,8 +14,8 @@
  * call weir_process(): it runs the callbacks of all that has come and never blocks.
  *
  * Threads: a client belongs to one thread at a time; several clients are independent.  After fork() a child must not use, nor
- * close, its parent's client.  Callbacks run inside weir_process() and weir_ask() only; they may call weir_submit() and
- * weir_cancel(), not weir_process(), weir_ask() or weir_close().
+ * close, its parent's client.  Callbacks run inside weir_process() and the blocking calls only; they may call weir_submit() and
+ * weir_cancel(), not weir_process(), a blocking call or weir_close().
  * Memory: strings and arrays passed in are copied before the call returns.  What a callback receives is valid until it returns.
  * Zero means default in every options struct; use designated initialisers.
  * Link with -lweir -lzmq -lmsgpackc -ljansson -lxxhash -linih. */
@@ -184,7 +184,8 @@ struct weir_event {
 typedef void weir_callback(const struct weir_event *event, void *arg);
 
 /* Send a request.  Its events go to callback(event, arg); after DONE or ERROR there are no more.
- * WEIR_OK and *ret_request; WEIR_AGAIN; WEIR_FAILED for what can be seen to be wrong at once. */
+ * WEIR_OK and *ret_request (may be NULL); WEIR_AGAIN; WEIR_FAILED for what can be seen to be wrong at once, and while the broker is
+ * away ("broker_unreachable"). */
 int weir_submit(struct weir_client *c, const struct weir_request *r, weir_callback *callback, void *arg, uint64_t *ret_request,
                 struct weir_error *err);
 /* Ask for its end; it comes as WEIR_ERROR with code "cancelled" (or as WEIR_DONE if that was faster).  Unknown ids are ignored. */
