@@ -32,13 +32,14 @@ enum {
     INTERNAL_TRIES_MAX = 3,
     RETRY_MS_MIN = 250,
     RETRY_MS_MAX = 30000,
+    NOT_TAKEN_MS = 10,        /* before a line that libweir did not take is offered again */
 };
 
 struct flight {
     struct runner *runner;
     struct job *job; /* NULL: free slot */
     struct line_ref line;
-    uint32_t tries;
+    struct tries tries;
     struct weir_line parsed;
     struct weir_answer *answer;
     uint64_t request;
@@ -104,7 +105,7 @@ struct job *runner_find(struct runner *r, int64_t seq)
 
 enum status runner_add(struct runner *r, const struct job_row *row)
 {
-    struct job **end = &r->jobs, *j;
+    struct job **at = &r->jobs, *j;
 
     if (r->n_jobs == RUNNER_JOBS_MAX)
         return ST_LIMIT;
@@ -114,9 +115,10 @@ enum status runner_add(struct runner *r, const struct job_row *row)
     j->row = *row;
     j->input_fd = j->output_fd = j->errors_fd = -1;
     j->version = 1;
-    while (*end != NULL)
-        end = &(*end)->next;
-    *end = j;
+    while (*at != NULL && (*at)->row.seq < row->seq)
+        at = &(*at)->next;
+    j->next = *at;
+    *at = j;
     r->n_jobs++;
     return ST_OK;
 }
@@ -203,6 +205,17 @@ enum status runner_release(struct runner *r, struct job *j)
     return ST_OK;
 }
 
+void runner_take_back(struct runner *r, struct job *j)
+{
+    for (uint32_t i = 0; i < r->n_flights; i++) {
+        struct flight *f = &r->flights[i];
+        if (f->job != j || f->cancelled)
+            continue;
+        f->cancelled = true;
+        weir_cancel(r->link->client, f->request);
+    }
+}
+
 enum status runner_end(struct runner *r, struct job *j, enum job_state how)
 {
     struct job_row row = j->row;
@@ -217,13 +230,7 @@ enum status runner_end(struct runner *r, struct job *j, enum job_state how)
     j->version++;
     log_info("job", "id=%s user=%s state=%s", row.id, row.user,
              how == JOB_CANCELLING ? "cancelling" : "expiring");
-    for (uint32_t i = 0; i < r->n_flights; i++) {
-        struct flight *f = &r->flights[i];
-        if (f->job != j || f->cancelled)
-            continue;
-        f->cancelled = true;
-        weir_cancel(r->link->client, f->request);
-    }
+    runner_take_back(r, j);
     return ST_OK;
 }
 
@@ -311,24 +318,27 @@ static enum status read_line(struct job *j, const struct line_ref *line, struct 
 
 /* --- the end of a request ------------------------------------------------------------------------------ */
 
-static void retry_later(struct flight *f, uint64_t wait_ms, uint64_t now_ns)
+/* A line that waits in its job's list; it is sent when it is due. */
+static void put_back(struct runner *r, struct job *j, const struct retry *retry)
 {
-    struct job *j = f->job;
-
     if (j->n_retries == j->retries_capacity) {
         size_t capacity = j->retries_capacity == 0 ? 32 : j->retries_capacity * 2;
         struct retry *bigger = realloc(j->retries, capacity * sizeof *bigger);
         if (bigger == NULL) {
-            runner_fail_job(f->runner, j, "out of memory");
+            runner_fail_job(r, j, "out of memory");
             return;
         }
         j->retries = bigger;
         j->retries_capacity = capacity;
     }
-    j->retries[j->n_retries++] =
-        (struct retry){ .line = f->line, .tries = f->tries, .due_ns = now_ns + wait_ms * 1000000 };
-    j->n_retried++;
+    j->retries[j->n_retries++] = *retry;
+}
+
+static void retry_later(struct flight *f, uint64_t wait_ms, uint64_t now_ns)
+{
+    f->job->n_retried++;
     f->runner->n_retried++;
+    put_back(f->runner, f->job, &(struct retry){ .line = f->line, .tries = f->tries, .due_ns = now_ns + wait_ms * 1000000 });
 }
 
 static uint64_t pause_ms(uint32_t tries, uint32_t advice_ms)
@@ -351,29 +361,34 @@ static void pause_user(struct runner *r, const char *user, uint64_t until_ns)
 /* Is this failure ours, so that the line goes again?  Arranges it and says true. */
 static bool goes_again(struct flight *f, const struct weir_error *error, uint64_t now_ns)
 {
-    enum error_code code = error_code_from_name(error->code, strlen(error->code));
-    uint32_t tries_max = code == ERR_NO_WORKER ? NO_WORKER_TRIES_MAX : INTERNAL_TRIES_MAX;
+    uint32_t tries;
 
-    switch (code) {
+    switch (error_code_from_name(error->code, strlen(error->code))) {
     case ERR_UNREACHABLE:
     case ERR_SHUTTING_DOWN:
         retry_later(f, RETRY_MS_MIN, now_ns); /* and nothing is fed until the link is up */
         return true;
     case ERR_BUSY:
         pause_user(f->runner, f->job->row.user, now_ns + pause_ms(0, error->retry_after_ms) * 1000000);
-        retry_later(f, pause_ms(f->tries++, error->retry_after_ms), now_ns);
+        retry_later(f, pause_ms(f->tries.busy++, error->retry_after_ms), now_ns);
         return true;
     case ERR_NO_WORKER:
+        tries = ++f->tries.no_worker;
+        if (tries > NO_WORKER_TRIES_MAX)
+            return false;
+        break;
     case ERR_INTERNAL:
     case ERR_CANCELLED: /* not by us */
     case ERR_SLOW_READER:
-        if (++f->tries > tries_max)
+        tries = ++f->tries.internal;
+        if (tries > INTERNAL_TRIES_MAX)
             return false;
-        retry_later(f, pause_ms(f->tries, error->retry_after_ms), now_ns);
-        return true;
+        break;
     default:
         return false;
     }
+    retry_later(f, pause_ms(tries, error->retry_after_ms), now_ns);
+    return true;
 }
 
 static void on_answer(struct flight *f, uint64_t now_ns)
@@ -424,9 +439,9 @@ static void on_event(const struct weir_event *event, void *arg)
 /* --- feeding ------------------------------------------------------------------------------------------- */
 
 /* Send one line.  ST_OK: it flies, or has become a record; ST_AGAIN: the client takes no more now. */
-static enum status send_line(struct runner *r, struct job *j, const struct line_ref *line, uint32_t tries,
-                             uint64_t now_ns)
+static enum status send_line(struct runner *r, struct job *j, const struct retry *next, uint64_t now_ns)
 {
+    const struct line_ref *line = &next->line;
     struct flight *f = r->flights;
     struct weir_error error = { 0 };
 
@@ -438,7 +453,7 @@ static enum status send_line(struct runner *r, struct job *j, const struct line_
         runner_fail_job(r, j, st == ST_CORRUPT ? "its input file cannot be read" : "out of memory");
         return ST_OK;
     }
-    *f = (struct flight){ .runner = r, .job = j, .line = *line, .tries = tries, .parsed = f->parsed };
+    *f = (struct flight){ .runner = r, .job = j, .line = *line, .tries = next->tries, .parsed = f->parsed };
     j->n_flying++;
     r->n_flying++;
     if (st == ST_INVALID) {
@@ -486,14 +501,13 @@ static void order_page(struct job *j)
     prefix_order(j->page, keys, n);
 }
 
-/* The next line of a job, not taken yet: a retry that is due, else the next open one.  ST_OK, ST_NOT_FOUND: none now, ST_SYSTEM. */
-static enum status peek_line(struct runner *r, struct job *j, uint64_t now_ns, struct line_ref *ret_line,
-                             uint32_t *ret_tries, size_t *ret_retry)
+/* The next line of a job, not taken yet: a retry that is due (*ret_retry: which), else the next open one (*ret_retry: SIZE_MAX).
+ * ST_OK, ST_NOT_FOUND: none now, ST_SYSTEM: at its disk_not_before_ns again. */
+static enum status peek_line(struct runner *r, struct job *j, uint64_t now_ns, struct retry *ret_next, size_t *ret_retry)
 {
     for (size_t i = 0; i < j->n_retries; i++) {
         if (j->retries[i].due_ns <= now_ns || is_ending(j)) {
-            *ret_line = j->retries[i].line;
-            *ret_tries = j->retries[i].tries;
+            *ret_next = j->retries[i];
             *ret_retry = i;
             return ST_OK;
         }
@@ -502,7 +516,7 @@ static enum status peek_line(struct runner *r, struct job *j, uint64_t now_ns, s
         enum status st =
             job_store_open_lines(r->store, j->row.seq, j->cursor, j->page, RUNNER_PAGE, &j->page_n);
         if (st != ST_OK) {
-            r->flush_not_before_ns = now_ns + RUNNER_DISK_PAUSE_MS * 1000000ull;
+            j->disk_not_before_ns = now_ns + RUNNER_DISK_PAUSE_MS * 1000000ull;
             return st;
         }
         j->page_at = 0;
@@ -512,8 +526,7 @@ static enum status peek_line(struct runner *r, struct job *j, uint64_t now_ns, s
     }
     if (j->page_at == j->page_n)
         return ST_NOT_FOUND;
-    *ret_line = j->page[j->page_at];
-    *ret_tries = 0;
+    *ret_next = (struct retry){ .line = j->page[j->page_at] };
     *ret_retry = SIZE_MAX;
     return ST_OK;
 }
@@ -573,7 +586,7 @@ static bool has_room(const struct runner *r, const char *user, uint32_t user_fly
 /* Started, not ending, and as far as is known without the disk something to send? */
 static bool can_feed(const struct job *j, uint64_t now_ns)
 {
-    if (j->row.state != JOB_IN_PROGRESS || now_ns < j->feed_not_before_ns)
+    if (j->row.state != JOB_IN_PROGRESS || now_ns < j->feed_not_before_ns || now_ns < j->disk_not_before_ns)
         return false;
     for (size_t i = 0; i < j->n_retries; i++) {
         if (j->retries[i].due_ns <= now_ns)
@@ -622,28 +635,25 @@ static bool feed_one(struct runner *r, uint64_t now_ns)
 {
     struct job *j = whose_turn(r, now_ns);
     char why[JOB_ERROR_BYTES];
-    struct line_ref line;
-    uint32_t tries;
+    struct retry next;
     size_t retry;
 
     if (j == NULL)
         return false;
     if (j->input_fd < 0) {
-        enum status st = runner_open_files(r, j, why, sizeof why);
+        enum status st = runner_open_files(r, j, now_ns, why, sizeof why);
         if (st == ST_CORRUPT)
             runner_fail_job(r, j, why);
         if (st != ST_OK)
-            return st == ST_CORRUPT; /* the others go on; a disk that refuses is waited for */
+            return true; /* another's turn */
     }
-    enum status st = peek_line(r, j, now_ns, &line, &tries, &retry);
-    if (st != ST_OK)
-        return st == ST_NOT_FOUND; /* there were no more: another's turn */
+    if (peek_line(r, j, now_ns, &next, &retry) != ST_OK)
+        return true; /* there were no more, or they cannot be read now: another's turn */
     take_line(j, retry);
     j->last_turn = ++r->turn;
-    if (send_line(r, j, &line, tries, now_ns) == ST_AGAIN) {
-        struct flight again = { .runner = r, .job = j, .line = line, .tries = tries };
-        retry_later(&again, 10, now_ns);
-        j->n_retried--;
+    if (send_line(r, j, &next, now_ns) == ST_AGAIN) {
+        next.due_ns = now_ns + NOT_TAKEN_MS * 1000000ull;
+        put_back(r, j, &next);
         return false;
     }
     return true;
@@ -665,35 +675,34 @@ static void feed(struct runner *r, uint64_t now_ns)
 static void drain(struct runner *r, struct job *j, uint64_t now_ns)
 {
     struct weir_error why;
-    struct line_ref line;
-    uint32_t tries;
+    struct retry next;
     size_t retry;
     char text[JOB_ERROR_BYTES];
 
     if (j->input_fd < 0) {
-        enum status st = runner_open_files(r, j, text, sizeof text);
+        enum status st = runner_open_files(r, j, now_ns, text, sizeof text);
         if (st == ST_CORRUPT)
             runner_fail_job(r, j, text);
         if (st != ST_OK)
             return;
     }
     if (j->row.n_held > 0 && is_quiet(j) && runner_release(r, j) != ST_OK) {
-        r->flush_not_before_ns = now_ns + RUNNER_DISK_PAUSE_MS * 1000000ull;
+        j->disk_not_before_ns = now_ns + RUNNER_DISK_PAUSE_MS * 1000000ull;
         return;
     }
     ending_error(j, &why);
     for (int i = 0; i < DRAIN_LINES && room_for_records(r) && is_ending(j); i++) {
         struct weir_line parsed = { 0 };
         struct weir_error wrong = { 0 };
-        if (peek_line(r, j, now_ns, &line, &tries, &retry) != ST_OK)
+        if (peek_line(r, j, now_ns, &next, &retry) != ST_OK)
             return;
-        enum status st = read_line(j, &line, &parsed, &wrong);
+        enum status st = read_line(j, &next.line, &parsed, &wrong);
         if (st != ST_OK && st != ST_INVALID) {
             runner_fail_job(r, j, "its input file cannot be read");
             return;
         }
         take_line(j, retry);
-        record_error(r, j, &parsed, line.number, &why, now_ns);
+        record_error(r, j, &parsed, next.line.number, &why, now_ns);
         weir_line_deinit(&parsed);
     }
 }
@@ -726,7 +735,7 @@ void runner_step(struct runner *r, uint64_t now_ns, int64_t real_ms)
     feed(r, now_ns);
     for (struct job *j = r->jobs; j != NULL; j = next) {
         next = j->next;
-        if (is_ending(j) && now_ns >= r->flush_not_before_ns)
+        if (is_ending(j) && now_ns >= r->flush_not_before_ns && now_ns >= j->disk_not_before_ns)
             drain(r, j, now_ns);
     }
     if (flush_due(r, now_ns))
@@ -748,6 +757,13 @@ static void lower(int *wait_ms, uint64_t due_ns, uint64_t now_ns)
         *wait_ms = ms;
 }
 
+static uint64_t latest(uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t ab = a > b ? a : b;
+
+    return ab > c ? ab : c;
+}
+
 int runner_timeout_ms(const struct runner *r, uint64_t now_ns)
 {
     int wait = -1;
@@ -759,21 +775,18 @@ int runner_timeout_ms(const struct runner *r, uint64_t now_ns)
               now_ns);
     for (const struct job *j = r->jobs; j != NULL; j = j->next) {
         bool more = j->page_at < j->page_n || !j->exhausted;
+        if (job_state_ended(j->row.state)) /* it has failed, and what the broker still had of it comes back */
+            continue;
         if (j->row.deadline_ms != 0 && !is_ending(j))
             lower(&wait, now_ns + 1000000000, now_ns);
         if (is_ending(j) && (more || j->n_retries > 0 || (j->row.n_held > 0 && is_quiet(j))))
-            lower(&wait, r->flush_not_before_ns, now_ns);
+            lower(&wait, latest(r->flush_not_before_ns, j->disk_not_before_ns, 0), now_ns);
         if (!r->link->up || is_ending(j) || j->capped || r->n_flying == r->n_flights) /* the next answer wakes the loop */
             continue;
         for (size_t i = 0; i < j->n_retries; i++)
-            lower(&wait,
-                  j->retries[i].due_ns > j->feed_not_before_ns ? j->retries[i].due_ns : j->feed_not_before_ns,
-                  now_ns);
+            lower(&wait, latest(j->retries[i].due_ns, j->feed_not_before_ns, j->disk_not_before_ns), now_ns);
         if (more && room_for_records(r))
-            lower(&wait,
-                  j->feed_not_before_ns > r->flush_not_before_ns ? j->feed_not_before_ns
-                                                                 : r->flush_not_before_ns,
-                  now_ns);
+            lower(&wait, latest(r->flush_not_before_ns, j->feed_not_before_ns, j->disk_not_before_ns), now_ns);
     }
     return wait;
 }

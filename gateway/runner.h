@@ -32,9 +32,14 @@ enum {
     JOB_NOTE_BYTES = 96,
 };
 
+/* How often a line has met each of these: every kind has a bound, or none, of its own. */
+struct tries {
+    uint32_t busy, no_worker, internal;
+};
+
 struct retry {
     struct line_ref line;
-    uint32_t tries;
+    struct tries tries;
     uint64_t due_ns;
 };
 
@@ -54,6 +59,7 @@ struct job {
     uint64_t last_turn;                 /* runner.turn when it was last fed */
     bool capped;                        /* its user has as many lines with the broker as the window or max-queued allows */
     uint64_t feed_not_before_ns;        /* after "busy": of all jobs of that user, nobody else's */
+    uint64_t disk_not_before_ns;        /* after its files or its lines could not be read: the other jobs go on */
     uint64_t version;                   /* changes with everything a watcher can see */
     char note[JOB_NOTE_BYTES];          /* why it does not go on: "no space on the disk" */
 };
@@ -73,7 +79,7 @@ struct runner {
     struct record *records;             /* [RUNNER_RECORDS_MAX] not committed yet, oldest first */
     size_t n_records, record_bytes;
     uint64_t oldest_record_ns;
-    uint64_t flush_not_before_ns;       /* after a failed commit */
+    uint64_t flush_not_before_ns;       /* after a failed commit: until then nothing is fed either */
     uint64_t turn;                      /* counts feeds */
     void (*on_end)(const struct job_row *row, void *arg); /* a job has ended, which is committed; NULL: nobody wants to know */
     void *on_end_arg;
@@ -128,12 +134,14 @@ struct record {                         /* one answer or error that is not on di
 /* Keep a record; takes text, adds the newline.  answer: NULL for an error.  The caller has seen that there is room. */
 void runner_record(struct runner *r, struct job *j, uint32_t number, char *text, size_t bytes, const struct weir_answer *answer,
                    uint64_t now_ns);
-/* Open the files of a job, cut to what is committed.  ST_OK, ST_SYSTEM (try again), ST_CORRUPT: *why. */
-MUST_CHECK enum status runner_open_files(struct runner *r, struct job *j, char *why, size_t why_bytes);
+/* Open the files of a job, cut to what is committed.  ST_OK, ST_SYSTEM (try again at its disk_not_before_ns), ST_CORRUPT: *why. */
+MUST_CHECK enum status runner_open_files(struct runner *r, struct job *j, uint64_t now_ns, char *why, size_t why_bytes);
 /* Append, sync, commit all records.  A failure keeps them for a later try. */
 void runner_flush(struct runner *r, uint64_t now_ns);
-/* End a job as a whole: its records are dropped, its state becomes failed. */
+/* End a job as a whole: its records are dropped, its lines taken back from the broker, its state becomes failed. */
 void runner_fail_job(struct runner *r, struct job *j, const char *why);
+/* Ask the broker to end what it has of a job. */
+void runner_take_back(struct runner *r, struct job *j);
 /* Tell whoever wants to know that a job has ended. */
 void runner_tell_end(const struct runner *r, const struct job_row *row);
 /* Remove a job that has ended from the list. */

@@ -3,8 +3,10 @@
  * The order is the promise: a line is marked done only when its record is on disk, and the file's length moves in the same
  * transaction, so after a crash every byte beyond the length belongs to lines that are not marked and will run again.
  *
- * When the disk is full nothing is lost and nobody fails: files are cut back to what is committed, the records stay in memory
- * (feeding stops, so they are bounded), and it is tried again every RUNNER_DISK_PAUSE_MS. A job whose own files are gone fails alone. */
+ * When the disk is full nothing is lost and nobody fails: the records stay in memory (feeding stops, so they are bounded), and it is tried
+ * again every RUNNER_DISK_PAUSE_MS.  What was appended is not cut away meanwhile: a commit that was refused because its sync failed may be on
+ * disk all the same, and a start that finds it needs these bytes.  The next try writes the same records to the same places.
+ * A job whose own files are gone fails alone, and one whose files cannot be opened waits alone. */
 #include "runner.h"
 
 #include <assert.h>
@@ -70,7 +72,7 @@ static enum status cut(int fd, uint64_t bytes)
     return ST_OK;
 }
 
-enum status runner_open_files(struct runner *r, struct job *j, char *why, size_t why_bytes)
+enum status runner_open_files(struct runner *r, struct job *j, uint64_t now_ns, char *why, size_t why_bytes)
 {
     enum status st = job_files_job(r->files, &j->row, JOB_FILE_INPUT, false, &j->input_fd);
 
@@ -87,14 +89,15 @@ enum status runner_open_files(struct runner *r, struct job *j, char *why, size_t
         j->errors_end = j->row.errors_bytes;
         return ST_OK;
     }
+    int error = errno;
     close_files(j);
     if (st == ST_NOT_FOUND || st == ST_CORRUPT) {
         snprintf(why, why_bytes,
                  st == ST_NOT_FOUND ? "its files are gone" : "a file of answers is shorter than it was");
         return ST_CORRUPT;
     }
-    r->flush_not_before_ns = clock_now_ns() + RUNNER_DISK_PAUSE_MS * 1000000ull;
-    snprintf(j->note, sizeof j->note, "waiting for the disk: %s", strerror(errno));
+    j->disk_not_before_ns = now_ns + RUNNER_DISK_PAUSE_MS * 1000000ull;
+    snprintf(j->note, sizeof j->note, "waiting for the disk: %s", strerror(error));
     j->version++;
     return ST_SYSTEM;
 }
@@ -140,7 +143,7 @@ static enum status write_records(struct runner *r)
 /* --- the transaction ------------------------------------------------------------------------------- */
 
 /* What a job's row will be when its pending records are committed. */
-static struct job_row next_row(const struct runner *r, const struct job *j)
+static struct job_row next_row(const struct runner *r, const struct job *j, int64_t real_ms)
 {
     struct job_row row = j->row;
 
@@ -162,12 +165,12 @@ static struct job_row next_row(const struct runner *r, const struct job *j)
         row.state = row.state == JOB_CANCELLING ? JOB_CANCELLED
                     : row.state == JOB_EXPIRING ? JOB_EXPIRED
                                                 : JOB_COMPLETED;
-        row.ended_ms = clock_real_ms();
+        row.ended_ms = real_ms;
     }
     return row;
 }
 
-static enum status commit_records(struct runner *r)
+static enum status commit_records(struct runner *r, int64_t real_ms)
 {
     enum status st = job_store_begin(r->store);
 
@@ -182,7 +185,7 @@ static enum status commit_records(struct runner *r)
     for (struct job *j = r->jobs; j != NULL && st == ST_OK; j = j->next) {
         if (j->n_pending == 0)
             continue;
-        struct job_row row = next_row(r, j);
+        struct job_row row = next_row(r, j, real_ms);
         struct usage more = { .answers = row.n_done - j->row.n_done,
                               .errors = row.n_failed - j->row.n_failed,
                               .prompt_tokens = row.prompt_tokens - j->row.prompt_tokens,
@@ -190,7 +193,7 @@ static enum status commit_records(struct runner *r)
                               .completion_tokens = row.completion_tokens - j->row.completion_tokens };
         st = job_store_save(r->store, &row);
         if (st == ST_OK)
-            st = job_store_add_usage(r->store, row.user, usage_day(clock_real_ms()), &more);
+            st = job_store_add_usage(r->store, row.user, usage_day(real_ms), &more);
     }
     if (st != ST_OK) {
         job_store_rollback(r->store);
@@ -199,12 +202,12 @@ static enum status commit_records(struct runner *r)
     return job_store_commit(r->store);
 }
 
-static void on_committed(struct runner *r)
+static void on_committed(struct runner *r, int64_t real_ms)
 {
     for (struct job *j = r->jobs; j != NULL; j = j->next) {
         if (j->n_pending == 0)
             continue;
-        struct job_row row = next_row(r, j);
+        struct job_row row = next_row(r, j, real_ms);
         if (job_state_ended(row.state)) {
             log_info("job", "id=%s user=%s state=%s lines=%" PRIu64 " failed=%" PRIu64, row.id, row.user,
                      job_state_name(row.state), row.n_lines, row.n_failed);
@@ -225,7 +228,7 @@ static void on_committed(struct runner *r)
     r->record_bytes = 0;
 }
 
-/* The disk refused: back to what is committed, and wait. */
+/* The disk refused: wait, and append the same again to what is committed. */
 static void on_refused(struct runner *r, int error, uint64_t now_ns)
 {
     log_error("commit", "records=%zu error=%d text=\"%s\" retry_ms=%d", r->n_records, error, strerror(error),
@@ -234,10 +237,6 @@ static void on_refused(struct runner *r, int error, uint64_t now_ns)
     for (struct job *j = r->jobs; j != NULL; j = j->next) {
         if (j->n_pending == 0)
             continue;
-        if (cut(j->output_fd, j->row.output_bytes) != ST_OK ||
-            cut(j->errors_fd, j->row.errors_bytes) != ST_OK)
-            log_error("commit", "what=cut id=%s error=%d", j->row.id,
-                      errno); /* the next append overwrites; a start cuts too */
         j->output_end = j->row.output_bytes;
         j->errors_end = j->row.errors_bytes;
         snprintf(j->note, sizeof j->note, "waiting for the disk: %s", strerror(error));
@@ -250,16 +249,17 @@ void runner_flush(struct runner *r, uint64_t now_ns)
 {
     if (r->n_records == 0)
         return;
+    int64_t real_ms = clock_real_ms(); /* once: the rows in memory are those in the store */
     errno = 0;
     enum status st = write_records(r);
     int error = errno;
     if (st == ST_OK) {
-        st = commit_records(r);
+        st = commit_records(r, real_ms);
         error = errno != 0 ? errno : EIO;
     }
     r->last_flush_ns = now_ns;
     if (st == ST_OK)
-        on_committed(r);
+        on_committed(r, real_ms);
     else
         on_refused(r, error, now_ns);
 }
@@ -284,6 +284,7 @@ void runner_fail_job(struct runner *r, struct job *j, const char *why)
     r->n_records = kept;
     j->n_pending = 0;
     j->n_retries = 0;
+    runner_take_back(r, j);
     j->row.state = JOB_FAILED;
     j->row.ended_ms = clock_real_ms();
     snprintf(j->row.error, sizeof j->row.error, "%s", why);
