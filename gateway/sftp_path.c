@@ -155,9 +155,9 @@ bool inbox_name_writable(const char *name)
 
 void inbox_stored_name(const char *name, char to[SFTP_NAME_BYTES])
 {
-    bool as_it_is = inbox_name_unfinished(name) || inbox_name_is_note(name);
+    const char *end = inbox_name_unfinished(name) || inbox_name_is_note(name) ? "" : INCOMPLETE;
 
-    snprintf(to, SFTP_NAME_BYTES, "%.*s%s", SFTP_NAME_BYTES - (int)sizeof INCOMPLETE, name, as_it_is ? "" : INCOMPLETE);
+    snprintf(to, SFTP_NAME_BYTES, "%.*s%s", SFTP_NAME_BYTES - 1 - (int)strlen(end), name, end);
 }
 
 void inbox_other_name(const char *stored, unsigned n, char to[SFTP_NAME_BYTES])

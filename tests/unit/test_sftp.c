@@ -114,6 +114,8 @@ static void names_say_where_they_are_stored(void **state)
     inbox_note_name(to, note);
     assert_int_equal(strlen(note), INBOX_NAME_BYTES_MAX + strlen(".incomplete.txt"));
     assert_true(inbox_name_valid(span_str(note)));
+    inbox_stored_name(note, to);
+    assert_string_equal(to, note); /* so it can be read and removed */
     inbox_job_name("night.jsonl.gz", name, sizeof name);
     assert_string_equal(name, "night");
     inbox_job_name("\xff.jsonl", name, sizeof name);
