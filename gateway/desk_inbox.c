@@ -571,6 +571,12 @@ void desk_on_space(struct desk *d, struct conn *c, struct op *op, struct door_re
 
 /* --- becoming a job ----------------------------------------------------------------------------------------- */
 
+/* What is in submitting/ stays there until it can be told what it is. */
+static void recover_later(struct desk *d)
+{
+    d->recover_ns = d->now_ns + RECOVER_AGAIN_MS * 1000000ull;
+}
+
 /* What the job will be: as from `submit` without options, named like the file. */
 static struct job_row upload_row(const struct desk *d, const struct conn *c, const char *final, const char *token)
 {
@@ -647,6 +653,7 @@ void desk_on_file_submit(struct desk *d, struct conn *c, struct op *op, struct d
         inbox_take(d->files, c->user, stored, op->inbox->token) != ST_OK) {
         free(op->inbox);
         op->inbox = NULL;
+        recover_later(d); /* it may have been moved before the disk refused */
         refuse_submit(d, c, op, stored, &err);
         return;
     }
@@ -698,12 +705,6 @@ void desk_inbox_joined(struct desk *d, struct conn *c, struct op *op, const stru
     release(c, op, op->inbox->stored);
     free(op->inbox);
     op->inbox = NULL;
-}
-
-/* A file stays in submitting/ until it can be told what it is. */
-static void recover_later(struct desk *d)
-{
-    d->recover_ns = d->now_ns + RECOVER_AGAIN_MS * 1000000ull;
 }
 
 void desk_inbox_back(struct desk *d, struct conn *c, struct op *op)

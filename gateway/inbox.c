@@ -143,16 +143,15 @@ enum status inbox_remove(const struct job_files *f, const char *user, const char
 
     if (folder < 0)
         return errno == ENOENT ? ST_NOT_FOUND : failed("folder");
-    int rc = unlinkat(folder, stored, 0), saved = errno;
-    if (rc == 0)
-        rc = fsync(folder);
+    enum status st = ST_OK;
+    if (unlinkat(folder, stored, 0) != 0)
+        st = errno == ENOENT ? ST_NOT_FOUND : failed("remove");
+    else if (fsync(folder) != 0)
+        st = failed("sync");
     close(folder);
-    errno = saved;
-    if (rc != 0)
-        return errno == ENOENT ? ST_NOT_FOUND : failed("remove");
-    if (!inbox_name_is_note(stored))
+    if (st == ST_OK && !inbox_name_is_note(stored))
         inbox_note(f, user, stored, "");
-    return ST_OK;
+    return st;
 }
 
 /* As renameat(), but another file is never replaced: EEXIST.  Where a rename knows no flags (ZFS before 2.2, some of FUSE) the file has two
@@ -172,14 +171,16 @@ enum status inbox_rename(const struct job_files *f, const char *user, const char
 
     if (folder < 0)
         return errno == ENOENT ? ST_NOT_FOUND : failed("folder");
-    int rc = replace ? renameat(folder, from, folder, to) : rename_to_free(folder, from, folder, to), saved = errno;
-    if (rc == 0)
-        rc = fsync(folder);
+    enum status st = ST_OK;
+    if ((replace ? renameat(folder, from, folder, to) : rename_to_free(folder, from, folder, to)) != 0)
+        st = errno == ENOENT ? ST_NOT_FOUND : errno == EEXIST ? ST_INVALID : failed("rename");
+    else if (fsync(folder) != 0)
+        st = failed("sync");
     close(folder);
-    errno = saved;
-    if (rc != 0)
-        return errno == ENOENT ? ST_NOT_FOUND : errno == EEXIST ? ST_INVALID : failed("rename");
+    if (st != ST_OK)
+        return st;
     inbox_note(f, user, from, "");
+    inbox_note(f, user, to, ""); /* it was of the file that was replaced */
     return ST_OK;
 }
 

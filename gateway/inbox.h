@@ -44,7 +44,7 @@ MUST_CHECK enum status inbox_open(const struct job_files *f, const char *user, c
 
 /* Its note goes too. */
 MUST_CHECK enum status inbox_remove(const struct job_files *f, const char *user, const char *stored);
-/* ST_INVALID: there is one of that name, and replace is false. */
+/* Likewise, and that of a file that is replaced.  ST_INVALID: there is one of that name, and replace is false. */
 MUST_CHECK enum status inbox_rename(const struct job_files *f, const char *user, const char *from, const char *to, bool replace);
 /* Write the note of a file; text "": remove it. */
 void inbox_note(const struct job_files *f, const char *user, const char *stored, const char *text);

@@ -101,8 +101,11 @@ static void a_note_goes_with_its_file(void **state)
     assert_int_equal(inbox_rename(&files, "ann", "a.incomplete", "b.part", false), ST_OK);
     assert_false(there("a.incomplete.txt"));
     put("c.part", "y");
+    inbox_note(&files, "ann", "c.part", "why");
     assert_int_equal(inbox_rename(&files, "ann", "b.part", "c.part", false), ST_INVALID);
+    assert_true(there("c.part.incomplete.txt"));
     assert_int_equal(inbox_rename(&files, "ann", "b.part", "c.part", true), ST_OK);
+    assert_false(there("c.part.incomplete.txt"));
     inbox_note(&files, "ann", "c.part", "why");
     assert_true(there("c.part.incomplete.txt"));
     assert_int_equal(inbox_remove(&files, "ann", "c.part"), ST_OK);
