@@ -50,7 +50,11 @@ static void on_control(struct jobs *j)
     struct door_message m;
     enum status st;
 
-    while ((st = door_receive(FD_CONTROL, j->desk.packet, &m)) == ST_OK) {
+    while ((st = door_receive(FD_CONTROL, j->desk.packet, &m)) == ST_OK || st == ST_CORRUPT) {
+        if (st == ST_CORRUPT) { /* we are out of descriptors: its connection sees the door close, and the others go on */
+            log_error("refused", "reason=descriptors");
+            continue;
+        }
         struct door_reader r = { .left = m.body };
         uint64_t number = door_get_u64(&r);
         char peer[80];

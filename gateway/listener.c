@@ -21,6 +21,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "board.h"
@@ -37,7 +38,7 @@
 #include "startups.h"
 #include "tally.h"
 
-enum { STOP_MS_MAX = 15000, RESTART_MS_MAX = 10000, FIRST_BYTE_MS = 200, PAGE_MS = 1000 };
+enum { STOP_MS_MAX = 15000, RESTART_MS_MAX = 10000, FIRST_BYTE_MS = 200, PAGE_MS = 1000, ACCEPT_PAUSE_MS = 100 };
 
 struct child {
     uint64_t number; /* of the connection; 0: free slot */
@@ -281,8 +282,10 @@ static void accept_some(struct listener *l, int listening)
         socklen_t bytes = sizeof from;
         int sock = accept4(listening, (struct sockaddr *)&from, &bytes, SOCK_CLOEXEC);
         if (sock < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
-                log_error("accept", "error=%d", errno);
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+                log_error("accept", "error=%d pause_ms=%d", errno, ACCEPT_PAUSE_MS);
+                nanosleep(&(struct timespec){ .tv_nsec = ACCEPT_PAUSE_MS * 1000000L }, NULL); /* or poll() would come back at once */
+            }
             return;
         }
         on_accepted(l, sock, &from);
@@ -336,8 +339,10 @@ static void reap(struct listener *l)
             struct child *c = &l->children[i];
             if (c->number == 0 || c->pid != pid)
                 continue;
-            if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL && WTERMSIG(status) != SIGTERM)
-                l->n_died++, log_warn("connection_died", "connection=%" PRIu64 " signal=%d", c->number, WTERMSIG(status));
+            if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL && WTERMSIG(status) != SIGTERM) {
+                l->n_died++;
+                log_warn("connection_died", "connection=%" PRIu64 " signal=%d", c->number, WTERMSIG(status));
+            }
             startups_remove(&l->startups, c->number);
             drop_socket(c);
             free_slot(l, c);
@@ -411,7 +416,7 @@ static void on_control(struct listener *l)
         if (m.type == DOOR_READY) {
             l->jobs_ready = true;
             l->jobs_restart_ms = 100;
-    l->watchdog_ms = notify_watchdog_ms();
+            l->watchdog_ms = notify_watchdog_ms();
             if (!l->announced)
                 say_ready(l);
         } else if (m.type == DOOR_JOB_ENDED) {

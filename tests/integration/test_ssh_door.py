@@ -2,6 +2,7 @@
 """The door: who gets in, what an ssh client may ask for, and what hostile or odd ones cannot do to others."""
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -375,6 +376,42 @@ def test_a_dying_connection_process_harms_no_other():
         p.communicate()
         rig.ok("whoami")
         wait_until(lambda: not os.listdir(spool), 5, "its upload is gone")
+
+
+def without_descriptors(pid):
+    """Nothing more can be opened in that process.  What gives it its limit back."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    used = {int(fd) for fd in os.listdir("/proc/%d/fd" % pid)}
+    first_free = min(set(range(len(used) + 1)) - used)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (first_free, before[1]))
+    return lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def test_a_jobs_process_without_descriptors_refuses_and_goes_on():
+    with started() as rig:
+        rig.forbidden = []
+        pid = rig.children("jobs-process")[0]
+        give_back = without_descriptors(pid)
+        check(rig.ssh("whoami").returncode == 255, "nobody comes in now")
+        give_back()
+        rig.ok("whoami")
+        check_eq(rig.children("jobs-process"), [pid], "the same process")
+
+
+def test_a_listener_without_descriptors_waits_and_goes_on():
+    with started() as rig:
+        def said():
+            with open(rig.path("gateway.log")) as f:
+                return sum("event=accept" in line for line in f)
+        give_back = without_descriptors(rig.gateway.pid)
+        began = time.monotonic()
+        s = socket.create_connection(("127.0.0.1", rig.port))
+        wait_until(said, 10, "it cannot be taken")
+        time.sleep(1)
+        check(said() <= 10 * (time.monotonic() - began) + 2, "it is tried again ten times a second: %d" % said())
+        give_back()
+        s.close()
+        rig.ok("whoami")
 
 
 def test_connection_processes_have_given_everything_up():
