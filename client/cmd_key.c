@@ -113,7 +113,7 @@ static enum status change_users(const struct place *p,
 {
     struct users u = {0};
     int lock = -1;
-    enum status st = users_lock(p->users, &lock, err);
+    enum status st = users_lock(p->users, true, &lock, err);
 
     if (st == ST_OK)
         st = users_load(p->users, &u, err);

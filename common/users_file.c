@@ -356,7 +356,7 @@ out:
     return st;
 }
 
-enum status users_lock(const char *path, int *ret_fd, struct error *err)
+enum status users_lock(const char *path, bool may_wait, int *ret_fd, struct error *err)
 {
     char *name = NULL;
     enum status st = ST_OK;
@@ -367,15 +367,18 @@ enum status users_lock(const char *path, int *ret_fd, struct error *err)
     int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd >= 0)
         do
-            rc = flock(fd, LOCK_EX);
+            rc = flock(fd, LOCK_EX | (may_wait ? 0 : LOCK_NB));
         while (rc < 0 && errno == EINTR);
-    if (rc < 0) {
+    if (rc < 0 && fd >= 0 && errno == EWOULDBLOCK) {
+        error_set(err, ERR_BUSY, "users", "the users file is being changed by somebody else; try again in a moment");
+        st = ST_AGAIN;
+    } else if (rc < 0) {
         st = system_error("cannot be locked", name, err);
-        if (fd >= 0)
-            close(fd);
     } else {
         *ret_fd = fd;
     }
+    if (rc < 0 && fd >= 0)
+        close(fd);
     free(name);
     return st;
 }

@@ -233,7 +233,7 @@ void desk_on_keys(struct desk *d, struct conn *c, struct op *op, struct door_rea
         return;
     }
     if (what != DOOR_KEYS_LIST) {
-        enum status st = users_lock(d->users_path, &lock, &err);
+        enum status st = users_lock(d->users_path, false, &lock, &err); /* who holds it may be waiting for a person */
         if (st == ST_OK)
             st = change_keys(d, c->user, what == DOOR_KEYS_ADD, line, &err);
         if (lock >= 0)

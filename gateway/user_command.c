@@ -65,7 +65,7 @@ static int lock_users(const struct gateway_places *places, struct error *err)
     int fd = -1;
 
     if (paths_make_private(places->state_dir, 0750, err) != ST_OK ||
-        users_lock(places->users_file, &fd, err) != ST_OK)
+        users_lock(places->users_file, true, &fd, err) != ST_OK)
         return -1;
     return fd;
 }

@@ -76,9 +76,10 @@ MUST_CHECK enum status users_load(const char *path, struct users *ret_users, str
 MUST_CHECK enum status users_save(const char *path, const struct users *u, struct error *err);
 void users_deinit(struct users *u);
 
-/* Wait for the lock that goes with the file (path.lock, made when missing).  Gives the caller *ret_fd; closing it unlocks.
- * ST_OK, ST_SYSTEM with *err set. */
-MUST_CHECK enum status users_lock(const char *path, int *ret_fd, struct error *err);
+/* Take the lock that goes with the file (path.lock, made when missing).  Gives the caller *ret_fd; closing it unlocks.  may_wait: until
+ * whoever has it lets go, which may be a person at a terminal.
+ * ST_OK; ST_AGAIN: somebody has it, and may_wait is false; ST_SYSTEM; *err set. */
+MUST_CHECK enum status users_lock(const char *path, bool may_wait, int *ret_fd, struct error *err);
 
 bool user_name_ok(const char *name);
 const struct user *users_by_name(const struct users *u, const char *name);

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """What the administrator has: checks of the configuration, the program at a job's end, exempt sources, groups, usage of all, keys of accounts."""
+import fcntl
 import os
 import pwd
 import re
@@ -292,6 +293,20 @@ def test_max_queued_is_kept_and_holds_up_nobody_else():
         other = rig.submit([{"prompt": "!once busy %d" % n} for n in range(40)])   # refused for alice only
         rig.ok("wait " + rig.submit([{"prompt": "x"} for _ in range(50)], user="bob"), user="bob", timeout=60)
         rig.ok("wait " + other)
+
+
+def test_the_lock_of_the_users_file_in_a_persons_hands_stops_nobody():
+    """`weir user add NAME --key -` holds it while somebody types."""
+    with Rig() as rig:
+        rig.add_user("alice")
+        rig.start()
+        line = open(rig.make_key("new") + ".pub").read().strip()
+        with open(rig.state + "/users.lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            out = rig.ssh("keys add '%s'" % line)
+            check(out.returncode == 4 and b"busy" in out.stderr, out)
+            rig.ok("whoami")
+        rig.ok("keys add '%s'" % line)
 
 
 def test_keys_of_accounts():

@@ -373,7 +373,7 @@ static void *add_one(void *arg)
     struct error e;
     int lock = -1;
 
-    if (users_lock(path, &lock, &e) != ST_OK || users_load(path, &mine, &e) != ST_OK ||
+    if (users_lock(path, true, &lock, &e) != ST_OK || users_load(path, &mine, &e) != ST_OK ||
         users_add(&mine, arg, &e) != ST_OK || users_save(path, &mine, &e) != ST_OK)
         return arg;
     close(lock);
