@@ -47,8 +47,10 @@ static enum status check_file_system(int fd, const char *path, struct error *err
                    { 0x47504653, "GPFS" }, { 0x0bd00bd0, "Lustre" } };
     struct statfs s;
 
-    if (fstatfs(fd, &s) != 0)
-        return failed("fstatfs");
+    if (fstatfs(fd, &s) != 0) {
+        error_set(err, ERR_INTERNAL, "state-dir", "cannot look at the file system of %s: %s", path, strerror(errno));
+        return ST_SYSTEM;
+    }
     for (size_t i = 0; i < sizeof remote / sizeof remote[0]; i++) {
         if ((unsigned)s.f_type == (unsigned)remote[i].magic) {
             error_set(err, ERR_INVALID_PARAMETER, "state-dir",
@@ -253,15 +255,15 @@ void job_files_drop_errors(const struct job_files *f, const struct job_row *row)
 
 void job_files_remove(const struct job_files *f, const struct job_row *row)
 {
-    int folder = job_folder(f, row, false);
+    const char *const names[] = { row->user, "jobs" };
+    int jobs = beneath_folder(f->files_fd, names, 2, false), folder = jobs >= 0 ? beneath_folder(jobs, (const char *const[]){ row->id }, 1, false) : -1;
 
-    if (folder < 0)
-        return;
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < 3 && folder >= 0; i++)
         unlinkat(folder, file_names[i], 0);
-    close(folder);
-    char path[USER_NAME_BYTES + JOB_ID_BYTES + 16];
-    snprintf(path, sizeof path, "%s/jobs/%s", row->user, row->id);
-    if (unlinkat(f->files_fd, path, AT_REMOVEDIR) != 0 && errno != ENOENT)
+    if (folder >= 0 && (unlinkat(jobs, row->id, AT_REMOVEDIR) != 0 || fsync(jobs) != 0))
         log_warn("files", "what=remove id=%s error=%d", row->id, errno);
+    if (folder >= 0)
+        close(folder);
+    if (jobs >= 0)
+        close(jobs);
 }

@@ -47,7 +47,7 @@ MUST_CHECK enum status job_files_job(const struct job_files *f, const struct job
 /* Take the errors file away; it is made again when it is opened.  Whoever reads the old one goes on reading it. */
 void job_files_drop_errors(const struct job_files *f, const struct job_row *row);
 
-/* Remove the folder of a job.  What is not there is fine. */
+/* Remove the folder of a job, for good: once its row is gone too nobody would know of it.  What is not there is fine. */
 void job_files_remove(const struct job_files *f, const struct job_row *row);
 
 #endif

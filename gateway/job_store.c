@@ -103,8 +103,10 @@ enum status job_store_open(const char *path, struct job_store **ret_store, struc
     struct job_store *s = calloc(1, sizeof *s);
     enum status st = ST_SYSTEM;
 
-    if (s == NULL)
+    if (s == NULL) {
+        error_set(err, ERR_INTERNAL, "state-dir", "out of memory");
         return ST_NOMEM;
+    }
     if (sqlite3_open_v2(path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOFOLLOW,
                         NULL) != SQLITE_OK) {
         error_set(err, ERR_INTERNAL, "state-dir", "cannot open %s: %s", path,
