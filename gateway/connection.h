@@ -27,11 +27,6 @@ struct connection {
     uint8_t packet[DOOR_PACKET_BYTES];
 };
 
-/* Ask (b) and wait for its answer: only for the login, when there is nothing else to do.  op is DOOR_LOGIN_OP.
- * ST_OK, ST_NOT_FOUND (an ERROR came), ST_GONE.  The reply's body is in c->packet. */
-MUST_CHECK enum status connection_ask_now(struct connection *c, enum door_type type, const struct byte_writer *body,
-                                          struct door_message *ret_reply);
-
 /* Wind the watchdog's clocks up: for another turn, or for another bounded part of a turn's work. */
 void connection_wind_watchdog(void);
 

@@ -13,8 +13,14 @@
 #include "template.h"
 #include "utf8.h"
 
+enum { CSV_COLUMNS_MAX = 1024 };
 enum quoting { FIELD_START, FIELD_PLAIN, FIELD_QUOTED, QUOTE_IN_QUOTED };
 enum kind { KIND_UNKNOWN, KIND_TEXT, KIND_JSON, KIND_CSV };
+
+struct csv_field {
+    char *text;
+    size_t bytes;
+};
 
 struct convert {
     enum convert_mode mode;
@@ -107,8 +113,10 @@ static enum status quoted_field(char *text, size_t bytes, size_t *at, struct csv
     return ST_OK;
 }
 
-enum status csv_split(char *text, size_t bytes, char delimiter, struct csv_field *ret_fields, size_t max,
-                      size_t *ret_n, struct error *err)
+/* One CSV record into its fields.  text is changed in place, fields [max] point into it, NUL-terminated.
+ * ST_OK; ST_INVALID (text behind a closing quote, a quote that is open), ST_LIMIT (more than max): *err says which. */
+static enum status csv_split(char *text, size_t bytes, char delimiter, struct csv_field *ret_fields, size_t max, size_t *ret_n,
+                             struct error *err)
 {
     size_t at = 0, n = 0;
 

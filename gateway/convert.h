@@ -18,7 +18,6 @@
 #include "unpack.h"
 
 enum convert_mode { CONVERT_NONE, CONVERT_TEXT, CONVERT_TEMPLATE };
-enum { CSV_COLUMNS_MAX = 1024 };
 
 struct convert;
 
@@ -30,14 +29,5 @@ void convert_free(struct convert *c); /* NULL is fine */
 /* ST_OK; ST_INVALID: the whole input is refused; ST_NOMEM; or what the sink said; *err set. */
 MUST_CHECK enum status convert_put(struct convert *c, struct span bytes, struct error *err);
 MUST_CHECK enum status convert_end(struct convert *c, struct error *err);
-
-/* One CSV record into its fields.  text is changed in place, fields [max] point into it, NUL-terminated.
- * ST_OK; ST_INVALID (text behind a closing quote, a quote that is open), ST_LIMIT (more than max): *err says which. */
-struct csv_field {
-    char *text;
-    size_t bytes;
-};
-MUST_CHECK enum status csv_split(char *text, size_t bytes, char delimiter, struct csv_field *ret_fields, size_t max, size_t *ret_n,
-                                 struct error *err);
 
 #endif

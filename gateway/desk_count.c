@@ -26,7 +26,6 @@ struct probe { /* one line on its way */
 struct count {
     struct count *next, **at; /* in the desk's list */
     struct desk *desk;
-    struct conn *conn;
     struct op *op;
     struct job_row row;
     int input;
@@ -83,7 +82,7 @@ void desk_begin_count(struct desk *d, struct conn *c, struct op *op, const struc
     struct count *n = calloc(1, sizeof *n);
 
     if (n != NULL) {
-        *n = (struct count){ .desk = d, .conn = c, .op = op, .row = *row, .input = -1 };
+        *n = (struct count){ .desk = d, .op = op, .row = *row, .input = -1 };
         n->bad = json_array();
         n->overflow = json_array();
         n->next = d->counts;

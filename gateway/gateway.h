@@ -33,11 +33,10 @@ enum { CONNECTIONS_MAX = 512 }; /* ssh connections at once, logged in or not */
 extern const struct config_key gateway_keys[];
 extern const size_t gateway_n_keys;
 
-/* Where things are, from the configuration.  ST_OK, ST_INVALID with *err set. */
+/* Where things are, from the configuration. */
 struct gateway_places {
     char state_dir[PATHS_BYTES], users_file[PATHS_BYTES], endpoint[PATHS_BYTES];
 };
-MUST_CHECK enum status gateway_places_find(const struct config *c, struct gateway_places *ret_places, struct error *err);
 
 /* What no single option shows: those that do not go together, files that are to be there.  ST_OK, ST_INVALID with *err set. */
 MUST_CHECK enum status gateway_check_options(const struct config *c, struct error *err);

@@ -6,12 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SLICE_LINES = 500, FROM_INPUT, FROM_OUTPUT, TO_INPUT, TO_OUTPUT, FILES };
+enum { SLICE_LINES = 500 };
+enum { FROM_INPUT, FROM_OUTPUT, TO_INPUT, TO_OUTPUT, FILES };
 
 struct job_reuse {
     struct job_row row;
     int64_t from;
-    int fd[FILES + 1];
+    int fd[FILES];
     char after[CUSTOM_ID_BYTES_MAX + 64]; /* custom_id of the last pair */
     struct line_pair pairs[SLICE_LINES];
 };
@@ -25,7 +26,7 @@ enum status job_reuse_new(const struct job_files *f, const struct job_row *from,
         return ST_NOMEM;
     r->row = *row;
     r->from = from->seq;
-    for (int i = FROM_INPUT; i < FILES; i++)
+    for (int i = 0; i < FILES; i++)
         r->fd[i] = -1;
     enum status st = job_files_job(f, from, JOB_FILE_INPUT, false, &r->fd[FROM_INPUT]);
     if (st == ST_OK)
@@ -45,7 +46,7 @@ void job_reuse_free(struct job_reuse *r)
 {
     if (r == NULL)
         return;
-    for (int i = FROM_INPUT; i < FILES; i++) {
+    for (int i = 0; i < FILES; i++) {
         if (r->fd[i] >= 0)
             close(r->fd[i]);
     }

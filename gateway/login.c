@@ -11,8 +11,9 @@
 #include "connection.h"
 #include "log.h"
 
-enum status connection_ask_now(struct connection *c, enum door_type type, const struct byte_writer *body,
-                               struct door_message *ret_reply)
+/* Ask (b) and wait for its answer: only here, where there is nothing else to do.
+ * ST_OK, ST_NOT_FOUND (an ERROR came), ST_GONE.  The reply's body is in c->packet. */
+static enum status ask_now(struct connection *c, enum door_type type, const struct byte_writer *body, struct door_message *ret_reply)
 {
     struct door_message m = { .type = type,
                               .op = DOOR_LOGIN_OP,
@@ -57,7 +58,7 @@ static int on_probe(struct connection *c, const struct byte_writer *w)
         c->give_up = true;
         return SSH_AUTH_DENIED;
     }
-    return connection_ask_now(c, DOOR_KEY_PROBE, w, &reply) == ST_OK ? SSH_AUTH_SUCCESS : SSH_AUTH_DENIED;
+    return ask_now(c, DOOR_KEY_PROBE, w, &reply) == ST_OK ? SSH_AUTH_SUCCESS : SSH_AUTH_DENIED;
 }
 
 static int on_valid(struct connection *c, struct byte_writer *w, const char *ssh_user)
@@ -66,7 +67,7 @@ static int on_valid(struct connection *c, struct byte_writer *w, const char *ssh
 
     c->tries++;
     door_put_str(w, span_of(ssh_user, strnlen(ssh_user, 256)));
-    if (w->failed || connection_ask_now(c, DOOR_LOGIN, w, &reply) != ST_OK) {
+    if (w->failed || ask_now(c, DOOR_LOGIN, w, &reply) != ST_OK) {
         c->give_up = c->tries >= LOGIN_TRIES_MAX;
         return SSH_AUTH_DENIED;
     }

@@ -1,6 +1,6 @@
-/* main.c - weir-gateway: one program, three kinds of process, and `user` for the administrator.
+/* main.c - weir-gateway: one program, four kinds of process, and `user` and `check` for the administrator.
  *
- * (b) and (c) are started by (a) with an argument that nobody types; they are the same file (/proc/self/exe), so that the two ends of
+ * (b), (c) and (d) are started by (a) with an argument that nobody types; they are the same file (/proc/self/exe), so that the two ends of
  * a door never differ in version.  See gateway.h for the picture. */
 #include <signal.h>
 #include <stdio.h>
@@ -138,7 +138,8 @@ static enum status put_path(char *path, const char *prefix, const char *text, co
     return ST_INVALID;
 }
 
-enum status gateway_places_find(const struct config *c, struct gateway_places *ret_places, struct error *err)
+/* ST_OK, ST_INVALID with *err set. */
+static enum status find_places(const struct config *c, struct gateway_places *ret_places, struct error *err)
 {
     struct gateway_places p;
     char runtime_dir[PATHS_BYTES];
@@ -219,7 +220,7 @@ int main(int argc, char **argv)
     } else if (config_version_wanted(c)) {
         printf("weir-gateway %s (%s)\n", version_text(), version_build_id());
         code = 0;
-    } else if (gateway_places_find(c, &places, &err) != ST_OK) {
+    } else if (find_places(c, &places, &err) != ST_OK) {
         usage(err.message);
     } else if (config_n_args(c) > 0 && strcmp(config_arg(c, 0), "user") == 0) {
         code = user_command_run(c, &places);

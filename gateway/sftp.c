@@ -45,7 +45,7 @@ static void reply_attrs(struct sftp *s, uint32_t id, const struct sftp_attrs *a)
     sftp_reply(s, &w);
 }
 
-void sftp_reply_handle(struct sftp *s, uint32_t id, unsigned slot)
+static void reply_handle(struct sftp *s, uint32_t id, unsigned slot)
 {
     struct byte_writer w = { .at = s->out, .capacity = sizeof s->out };
 
@@ -72,7 +72,8 @@ struct sftp_attrs sftp_attrs_of(const struct sftp_place *place, bool folder, uin
 
 /* --- handles --------------------------------------------------------------------------------------- */
 
-struct sftp_handle *sftp_handle_of(struct sftp *s, struct span handle)
+/* The handle a request names, or NULL. */
+static struct sftp_handle *handle_of(struct sftp *s, struct span handle)
 {
     if (handle.n != SFTP_HANDLE_BYTES)
         return NULL;
@@ -82,7 +83,8 @@ struct sftp_handle *sftp_handle_of(struct sftp *s, struct span handle)
     return &s->handles[slot];
 }
 
-struct sftp_handle *sftp_handle_new(struct sftp *s, unsigned *ret_slot)
+/* A free one, its slot in *ret_slot, or NULL. */
+static struct sftp_handle *handle_new(struct sftp *s, unsigned *ret_slot)
 {
     for (unsigned i = 0; i < SFTP_HANDLES_MAX; i++) {
         struct sftp_handle *h = &s->handles[i];
@@ -95,7 +97,7 @@ struct sftp_handle *sftp_handle_new(struct sftp *s, unsigned *ret_slot)
     return NULL;
 }
 
-void sftp_handle_close(struct sftp_handle *h)
+static void handle_close(struct sftp_handle *h)
 {
     if (h->fd >= 0)
         close(h->fd);
@@ -316,7 +318,7 @@ static void on_close(struct sftp *s, const struct sftp_request *q, struct sftp_h
     }
     if (!h->folder)
         s->backend->closed(s->arg, &h->place, h->moved);
-    sftp_handle_close(h);
+    handle_close(h);
     sftp_reply_status(s, q->id, SFTP_OK, "");
 }
 
@@ -475,10 +477,10 @@ static void serve(struct sftp *s, const struct sftp_request *q)
         sftp_reply_status(s, q->id, SFTP_FAILURE, "there are no links here");
         return;
     case SFTP_EXTENDED:
-        on_extended(s, q, sftp_handle_of(s, q->handle));
+        on_extended(s, q, handle_of(s, q->handle));
         return;
     default:
-        serve_handle(s, q, sftp_handle_of(s, q->handle));
+        serve_handle(s, q, handle_of(s, q->handle));
     }
 }
 
@@ -528,12 +530,12 @@ static void answer_look(struct sftp *s, const struct sftp_answer *a)
 static void answer_list(struct sftp *s, const struct sftp_answer *a)
 {
     unsigned slot = 0;
-    struct sftp_handle *h = sftp_handle_new(s, &slot);
+    struct sftp_handle *h = handle_new(s, &slot);
     uint8_t *copy = malloc(a->listing.n + 1);
 
     assert(h != NULL); /* may_open() has seen a free one, and nothing else runs meanwhile */
     if (copy == NULL) {
-        sftp_handle_close(h);
+        handle_close(h);
         sftp_reply_status(s, s->request.id, SFTP_FAILURE, "out of memory");
         return;
     }
@@ -543,7 +545,7 @@ static void answer_list(struct sftp *s, const struct sftp_answer *a)
     h->place = s->question.place;
     h->listing = copy;
     h->listing_bytes = a->listing.n;
-    sftp_reply_handle(s, s->request.id, slot);
+    reply_handle(s, s->request.id, slot);
 }
 
 /* Blocks, as statvfs(3) counts them: the limit of the inbox is the size of the disk, so `df` shows what can still be put. */
@@ -574,7 +576,7 @@ static void answer_space(struct sftp *s, const struct sftp_space *space)
 static void answer_open(struct sftp *s, const struct sftp_answer *a)
 {
     unsigned slot = 0;
-    struct sftp_handle *h = sftp_handle_new(s, &slot);
+    struct sftp_handle *h = handle_new(s, &slot);
 
     assert(h != NULL);
     s->refused_name[0] = '\0';
@@ -587,7 +589,7 @@ static void answer_open(struct sftp *s, const struct sftp_answer *a)
     h->bytes_limit = a->bytes_limit != NULL ? a->bytes_limit : "";
     h->grows = a->grows;
     h->asked_ns = s->now_ns;
-    sftp_reply_handle(s, s->request.id, slot);
+    reply_handle(s, s->request.id, slot);
 }
 
 /* An upload was closed, or a file renamed: it may have become a job. */
@@ -596,7 +598,7 @@ static void answer_change(struct sftp *s, const struct sftp_answer *a)
     if (s->question.what == SFTP_ASK_FINISH) {
         if (a->joined)
             remember_joined(s, s->question.place.name, a->size);
-        sftp_handle_close(&s->handles[s->handle]);
+        handle_close(&s->handles[s->handle]);
     } else if (a->joined) {
         remember_joined(s, s->question.to.name, a->size);
     }
@@ -662,7 +664,7 @@ void sftp_free(struct sftp *s)
         return;
     for (unsigned i = 0; i < SFTP_HANDLES_MAX; i++) {
         if (s->handles[i].used)
-            sftp_handle_close(&s->handles[i]);
+            handle_close(&s->handles[i]);
     }
     free(s);
 }

@@ -42,15 +42,8 @@ struct sftp {
     uint8_t in[4 + SFTP_PACKET_BYTES_MAX], out[4 + SFTP_PACKET_BYTES_MAX];
 };
 
-/* The handle a request names, or NULL. */
-struct sftp_handle *sftp_handle_of(struct sftp *s, struct span handle);
-/* A free one, its slot in *ret_slot, or NULL. */
-struct sftp_handle *sftp_handle_new(struct sftp *s, unsigned *ret_slot);
-void sftp_handle_close(struct sftp_handle *h);
-
 /* Replies. */
 void sftp_reply_status(struct sftp *s, uint32_t id, enum sftp_code code, const char *sentence);
-void sftp_reply_handle(struct sftp *s, uint32_t id, unsigned slot);
 void sftp_reply(struct sftp *s, struct byte_writer *w);
 /* What attributes a place shows. */
 struct sftp_attrs sftp_attrs_of(const struct sftp_place *place, bool folder, uint64_t size, uint64_t mtime_s);

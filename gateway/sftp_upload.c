@@ -103,12 +103,10 @@ bool sftp_upload_whole(int fd, uint64_t bytes)
 
 static bool packed(int fd)
 {
-    uint8_t b[4] = { 0 };
+    uint8_t first[4];
+    ssize_t n = read_at(fd, first, sizeof first, 0);
 
-    if (read_at(fd, b, sizeof b, 0) < 2)
-        return false;
-    return (b[0] == 0x1f && b[1] == 0x8b) || (b[0] == 0x28 && b[1] == 0xb5 && b[2] == 0x2f && b[3] == 0xfd) ||
-           ((b[0] & 0xf0) == 0x50 && b[1] == 0x2a && b[2] == 0x4d && b[3] == 0x18);
+    return n > 0 && unpack_is_packed(first, (size_t)n);
 }
 
 /* --- the ways it can go --------------------------------------------------------------------------------------- */
@@ -156,6 +154,7 @@ void sftp_upload_finish(struct sftp_talk *s)
 
     inbox_stored_name(q->place.name, s->stored);
     snprintf(s->final, sizeof s->final, "%s", q->place.name);
+    connection_wind_watchdog(); /* a sync takes as long as the disk does */
     if (q->refused[0] != '\0') {
         keep_refused(s, ERR_INVALID_REQUEST, q->refused);
     } else if (fsync(q->fd) != 0 || fstat(q->fd, &st) != 0) {

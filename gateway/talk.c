@@ -345,7 +345,7 @@ static void take_input(struct talk *t, struct span data)
         t->handler->input(t, data);
 }
 
-int talk_data(ssh_session session, ssh_channel ssh, void *data, uint32_t n, int is_stderr, void *arg)
+static int on_data(ssh_session session, ssh_channel ssh, void *data, uint32_t n, int is_stderr, void *arg)
 {
     struct talk *t = arg;
 
@@ -482,7 +482,7 @@ void talk_init(struct talk *t, struct connection *c, uint16_t op, ssh_channel ss
     };
     ssh_callbacks_init(&t->callbacks);
     t->callbacks.userdata = t;
-    t->callbacks.channel_data_function = talk_data;
+    t->callbacks.channel_data_function = on_data;
     t->callbacks.channel_eof_function = on_eof;
     t->callbacks.channel_close_function = on_close;
     t->callbacks.channel_signal_function = on_signal;

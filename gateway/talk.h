@@ -138,7 +138,6 @@ void talk_deinit(struct talk *t);
 void talk_pump(struct talk *t, uint64_t now_ns, int *ret_wait_ms);
 /* A reply for its op has come. */
 void talk_on_reply(struct talk *t, const struct door_message *m);
-int talk_data(ssh_session session, ssh_channel ssh, void *data, uint32_t n, int is_stderr, void *arg);
 
 /* The handler of a verb.  Never NULL. */
 const struct verb_handler *verb_handler_of(enum verb_id id);

@@ -49,13 +49,6 @@ void unpack_free(struct unpack *u)
     free(u);
 }
 
-const char *unpack_format(const struct unpack *u)
-{
-    static const char *const names[] = {"plain", "plain", "gzip", "zstd"};
-
-    return names[u->format];
-}
-
 static enum status no_memory(struct error *err)
 {
     error_set(err, ERR_INTERNAL, NULL, "out of memory");
@@ -65,7 +58,7 @@ static enum status no_memory(struct error *err)
 static enum status damaged(const struct unpack *u, size_t used, const char *what, struct error *err)
 {
     error_set(err, ERR_INVALID_REQUEST, NULL, "the input is %s, and damaged near its byte %" PRIu64 ": %s",
-              unpack_format(u), u->taken + used, what);
+              u->format == GZIP ? "gzip" : "zstd", u->taken + used, what);
     return ST_INVALID;
 }
 
@@ -130,18 +123,31 @@ static enum status put_zstd(struct unpack *u, struct span bytes, struct error *e
     return ST_OK;
 }
 
+static enum format format_of(const uint8_t *m, size_t n)
+{
+    if (n >= 2 && m[0] == 0x1f && m[1] == 0x8b)
+        return GZIP;
+    if (n >= MAGIC_BYTES && ((m[0] == 0x28 && m[1] == 0xb5 && m[2] == 0x2f && m[3] == 0xfd) ||
+                             (m[0] >> 4 == 5 && m[1] == 0x2a && m[2] == 0x4d && m[3] == 0x18)))
+        return ZSTD;
+    return PLAIN;
+}
+
+bool unpack_is_packed(const uint8_t *first, size_t n)
+{
+    return format_of(first, n) != PLAIN;
+}
+
 static enum status choose(struct unpack *u, struct error *err)
 {
-    const uint8_t *m = u->magic;
+    enum format format = format_of(u->magic, u->n_magic);
 
-    u->format = PLAIN;
-    if (u->n_magic >= 2 && m[0] == 0x1f && m[1] == 0x8b) {
+    u->format = PLAIN; /* until its library is ready */
+    if (format == GZIP) {
         if (inflateInit2(&u->z, 15 + 16) != Z_OK)
             return no_memory(err);
         u->format = GZIP;
-    } else if (u->n_magic == MAGIC_BYTES &&
-               ((m[0] == 0x28 && m[1] == 0xb5 && m[2] == 0x2f && m[3] == 0xfd) ||
-                (m[0] >> 4 == 5 && m[1] == 0x2a && m[2] == 0x4d && m[3] == 0x18))) {
+    } else if (format == ZSTD) {
         u->zstd = ZSTD_createDStream();
         if (u->zstd == NULL ||
             ZSTD_isError(ZSTD_DCtx_setParameter(u->zstd, ZSTD_d_windowLogMax, UNPACK_WINDOW_LOG_MAX)))

@@ -9,6 +9,7 @@
 #ifndef UNPACK_H
 #define UNPACK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "error.h"
@@ -30,7 +31,8 @@ void unpack_free(struct unpack *u);                                             
 MUST_CHECK enum status unpack_put(struct unpack *u, struct span bytes, struct error *err);
 /* The end of the upload.  ST_OK; ST_INVALID: the stream ends early. */
 MUST_CHECK enum status unpack_end(struct unpack *u, struct error *err);
-/* "plain", "gzip", "zstd": as far as the first bytes have told. */
-const char *unpack_format(const struct unpack *u);
+
+/* Would these bytes, the first of an upload (four are enough), be unpacked? */
+bool unpack_is_packed(const uint8_t *first, size_t n);
 
 #endif

@@ -63,7 +63,8 @@ static bool job_has_ended(const json_t *job)
            strcmp(status, "cancelled") == 0 || strcmp(status, "expired") == 0;
 }
 
-enum exit_code job_exit_of(const json_t *job)
+/* The exit code that tells how a job ended; EXIT_OK while it runs. */
+static enum exit_code exit_of(const json_t *job)
 {
     if (!job_has_ended(job))
         return EXIT_OK;
@@ -72,7 +73,8 @@ enum exit_code job_exit_of(const json_t *job)
     return count_of(job, "failed") > 0 ? EXIT_LINES_FAILED : EXIT_OK;
 }
 
-const char *job_argument(const struct talk *t)
+/* JOB as given on the command line, else "last". */
+static const char *job_argument(const struct talk *t)
 {
     return t->call.n_args > 0 ? t->call.args[0] : "last";
 }
@@ -127,7 +129,8 @@ void job_print_list(struct talk *t, const json_t *jobs, size_t n_max)
         talk_print(t, "and %zu more: `list`\n", n - n_max);
 }
 
-void job_print_progress(struct talk *t, const json_t *job)
+/* "ID  1234 of 5000 lines, 3 failed, in_progress" */
+static void print_progress(struct talk *t, const json_t *job)
 {
     uint64_t total = count_of(job, "total"), failed = count_of(job, "failed");
     json_int_t eta = json_integer_value(json_object_get(job, "eta_s"));
@@ -162,7 +165,7 @@ static void print_job(struct talk *t, const json_t *job)
     char age[32];
 
     format_age(age, sizeof age, json_integer_value(json_object_get(job, "created_at")));
-    job_print_progress(t, job);
+    print_progress(t, job);
     talk_print(t, "\n  name      ");
     talk_print_safe(t, json_text(job, "name"), 0);
     talk_print(t, "\n  answers   %" PRIu64, count_of(job, "completed"));
@@ -218,7 +221,7 @@ static void job_reply(struct talk *t, struct door_reader *r, int fd)
     } else if (t->call.verb->id == VERB_DELETE) {
         talk_print(t, "%s deleted\n", json_text(job, "id"));
     } else if (t->call.verb->id != VERB_STATUS) {
-        job_print_progress(t, job);
+        print_progress(t, job);
         talk_print(t, "\n");
     } else {
         print_job(t, job);
@@ -326,7 +329,7 @@ static void print_bar(struct talk *t, const json_t *job)
             talk_print(t, i < full ? "#" : ".");
         talk_print(t, "] ");
     }
-    job_print_progress(t, job);
+    print_progress(t, job);
 }
 
 static void watch_reply(struct talk *t, struct door_reader *r, int fd)
@@ -347,11 +350,11 @@ static void watch_reply(struct talk *t, struct door_reader *r, int fd)
         if (t->ended)
             talk_print(t, "\n");
     } else if (!quiet) {
-        job_print_progress(t, job);
+        print_progress(t, job);
         talk_print(t, "\n");
     }
     if (t->ended)
-        talk_finish(t, job_exit_of(job));
+        talk_finish(t, exit_of(job));
     else
         ask_watch(t, t->job, DOOR_WATCH_END, quiet ? WATCH_END_MS : t->pty ? WATCH_BAR_MS : WATCH_LINE_MS);
     json_decref(job);
@@ -616,7 +619,7 @@ static void on_watched(struct talk *t, struct door_reader *r, int fd)
         t->stage = STAGE_STREAMING;
         if (t->ended) { /* what is in the stream is sent before the channel closes */
             run_summary(t, job);
-            talk_finish(t, job_exit_of(job));
+            talk_finish(t, exit_of(job));
         }
     }
     json_decref(job);

@@ -22,18 +22,11 @@ json_t *job_reply_json(struct talk *t, struct door_reader *r, int fd);
 void job_print_list(struct talk *t, const json_t *jobs, size_t n_max);
 /* "45 s", "12 min", "3 h 5 min" */
 void job_format_seconds(char *text, size_t bytes, uint64_t s);
-/* "1,234 of 5,000 lines, 3 failed, in_progress" */
-void job_print_progress(struct talk *t, const json_t *job);
-/* The exit code that tells how a job ended; EXIT_OK while it runs. */
-enum exit_code job_exit_of(const json_t *job);
 
 /* Print the answers of a job from the first on, until it has ended; then finish with its exit code.  The verb's reply and drained
  * must be these. */
 void job_follow_output(struct talk *t, const char *id);
 void job_stream_reply(struct talk *t, struct door_reader *r, int fd);
 void job_stream_drained(struct talk *t);
-
-/* ["JOB"] as given on the command line, else "last". */
-const char *job_argument(const struct talk *t);
 
 #endif

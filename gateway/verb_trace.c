@@ -24,21 +24,22 @@ static void start_trace(struct talk *t)
     talk_ask(t, DOOR_TRACE, &w, -1);
 }
 
-static void print_text(struct talk *t, const json_t *requests)
+/* false: no memory. */
+static bool print_text(struct talk *t, const json_t *requests)
 {
     char *text = NULL;
     size_t n = 0;
     FILE *to = open_memstream(&text, &n);
 
-    if (to == NULL)
-        return;
-    if (t->call.n_args == 1)
+    if (to != NULL && t->call.n_args == 1)
         trace_view_request(json_array_get(requests, 0), to);
-    else
+    else if (to != NULL)
         trace_view_list(requests, to);
-    if (fclose(to) == 0)
+    bool whole = to != NULL && fclose(to) == 0;
+    if (whole)
         talk_write(t, span_of(text, n));
     free(text);
+    return whole;
 }
 
 static void trace_reply(struct talk *t, struct door_reader *r, int fd)
@@ -47,13 +48,13 @@ static void trace_reply(struct talk *t, struct door_reader *r, int fd)
 
     if (reply == NULL)
         return;
-    if (t->call.has[OPT_JSON]) {
+    bool whole = true;
+    if (t->call.has[OPT_JSON])
         talk_print_json(t, reply);
-    } else {
-        print_text(t, json_object_get(reply, "requests"));
-    }
+    else
+        whole = print_text(t, json_object_get(reply, "requests"));
     json_decref(reply);
-    talk_finish(t, EXIT_OK);
+    talk_finish(t, whole ? EXIT_OK : EXIT_INTERNAL);
 }
 
 const struct verb_handler verb_trace_handler = { .start = start_trace, .reply = trace_reply };

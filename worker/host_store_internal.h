@@ -61,7 +61,6 @@ struct store_view {              /* a partition as a reader sees it */
 bool store_geometry(uint64_t bytes, uint32_t block_bytes, struct store_geometry *ret_g);
 
 uint64_t store_checksum(uint64_t seed, const void *payload, uint32_t block_bytes, const struct store_record *r);
-bool store_record_is(const struct store_record *r, const struct block_name *name);
 
 static inline uint32_t store_home(const struct store_geometry *g, struct block_key key)
 {

@@ -43,7 +43,6 @@ struct request {
     uint8_t *record;                  /* the whole record; head's parts lie in it */
     const struct request_limits *limits;
     struct error error;               /* code ERR_NONE: fine */
-    bool cancelled;                   /* while it is with the tokenizer thread; set by the step thread, read by it only */
 
     struct answer_rules rules;
     const struct logit_bias *bias;

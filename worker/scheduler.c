@@ -61,7 +61,8 @@ static bool waits_before(const struct sequence *a, const struct sequence *b)
     return a->serial < b->serial;
 }
 
-void scheduler_wait(struct scheduler *s, struct sequence *seq)
+/* Into the waiting list, in order. */
+static void wait_in_line(struct scheduler *s, struct sequence *seq)
 {
     /* From the end: most arrivals come last. */
     struct sequence *after = s->last_waiting;
@@ -119,7 +120,7 @@ enum status scheduler_add(struct scheduler *s, struct sequence *seq, uint64_t no
     session_pins_touch(&s->sessions, seq->session);
     seq->serial = ++s->serial;
     seq->added_ns = seq->progress_ns = now_ns;
-    scheduler_wait(s, seq);
+    wait_in_line(s, seq);
     return ST_OK;
 }
 
@@ -136,7 +137,8 @@ static void publish_full(struct scheduler *s, struct sequence *seq)
     }
 }
 
-void scheduler_let_go(struct scheduler *s, struct sequence *seq)
+/* Publish and release its blocks. */
+static void let_go(struct scheduler *s, struct sequence *seq)
 {
     uint32_t n_full = seq->n_computed / BLOCK_TOKENS, n_tail = seq->n_computed % BLOCK_TOKENS;
 
@@ -149,7 +151,8 @@ void scheduler_let_go(struct scheduler *s, struct sequence *seq)
     seq->n_computed = seq->n_published = 0;
 }
 
-void scheduler_leave(struct scheduler *s, struct sequence *seq)
+/* Out of running[]; who waits for it is told. */
+static void leave(struct scheduler *s, struct sequence *seq)
 {
     uint32_t i = 0;
     while (i < s->n_running && s->running[i] != seq)
@@ -165,14 +168,14 @@ void scheduler_leave(struct scheduler *s, struct sequence *seq)
 void scheduler_preempt(struct scheduler *s, struct sequence *seq, uint64_t now_ns)
 {
     assert(seq->state == SEQUENCE_RUNNING && !seq->in_plan);
-    scheduler_let_go(s, seq);
-    scheduler_leave(s, seq);
+    let_go(s, seq);
+    leave(s, seq);
     seq->n_preemptions++;
     seq->progress_ns = now_ns;
     seq->lent_interactive = seq->aged = false;
     s->counters.preemptions++;
     s->preempted = true;
-    scheduler_wait(s, seq);
+    wait_in_line(s, seq);
 }
 
 uint32_t scheduler_extend(struct scheduler *s, struct sequence *seq, uint32_t n_tokens)
@@ -254,8 +257,8 @@ void scheduler_end(struct scheduler *s, struct sequence *seq)
     assert(!s->plan_is_open);
     if (seq->state == SEQUENCE_RUNNING) {
         keep_for_session(s, seq);
-        scheduler_let_go(s, seq);
-        scheduler_leave(s, seq);
+        let_go(s, seq);
+        leave(s, seq);
     } else if (seq->state == SEQUENCE_WAITING) {
         scheduler_unwait(s, seq);
     }

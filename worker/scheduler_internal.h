@@ -35,23 +35,21 @@ struct scheduler {
     struct scheduler_counters counters;
 };
 
-/* scheduler.c */
 static inline bool ranks_interactive(const struct sequence *q)
 {
     return q->interactive || q->lent_interactive || q->aged;
 }
 
-void scheduler_wait(struct scheduler *s, struct sequence *seq);         /* into the waiting list, in order */
-void scheduler_unwait(struct scheduler *s, struct sequence *seq);
-void scheduler_let_go(struct scheduler *s, struct sequence *seq);       /* publish and release its blocks */
-void scheduler_lend(struct scheduler *s);                               /* the class of who waits to who is waited for */
-void scheduler_leave(struct scheduler *s, struct sequence *seq);        /* out of running[]; waiters are told */
-void scheduler_preempt(struct scheduler *s, struct sequence *seq, uint64_t now_ns);
+/* scheduler.c */
+void scheduler_unwait(struct scheduler *s, struct sequence *seq);       /* out of the waiting list */
+void scheduler_preempt(struct scheduler *s, struct sequence *seq, uint64_t now_ns); /* its blocks go to the cache, it waits again */
 
 /* Hold blocks for the first n_tokens positions, as far as they can be had; returns for how many positions it holds them. */
 uint32_t scheduler_extend(struct scheduler *s, struct sequence *seq, uint32_t n_tokens);
 
-/* scheduler_plan.c: rows of the next step beside the decodes, as running[] is now; of batch prompts only so many if there are no others. */
+/* scheduler_plan.c */
+void scheduler_lend(struct scheduler *s);                               /* the class of who waits to who is waited for */
+/* Rows of the next step beside the decodes, as running[] is now; of batch prompts only so many if there are no others. */
 uint32_t scheduler_chunk_rows(const struct scheduler *s, bool interactive);
 
 /* scheduler_admit.c: move waiting sequences to running[]. */

@@ -64,7 +64,7 @@ uint64_t store_checksum(uint64_t seed, const void *payload, uint32_t block_bytes
     return XXH3_64bits_withSeed(r, sizeof(*r), XXH3_64bits_withSeed(payload, block_bytes, seed));
 }
 
-bool store_record_is(const struct store_record *r, const struct block_name *name)
+static bool record_is(const struct store_record *r, const struct block_name *name)
 {
     return block_key_equal(r->key, name->key) && block_key_equal(r->parent, name->parent) && r->position == name->position &&
            memcmp(&r->scope, &name->scope, sizeof(r->scope)) == 0 && r->n_tokens == BLOCK_TOKENS &&
@@ -95,7 +95,7 @@ static bool look_at(const struct store_view *v, uint32_t slot, const struct bloc
         return false;
     p->checksum = e->checksum;
     memcpy(&p->record, &e->record, sizeof(p->record));
-    return store_record_is(&p->record, name);
+    return record_is(&p->record, name);
 }
 
 bool store_view_find(const struct store_view *v, const struct block_name *name, struct store_place *ret_place)
