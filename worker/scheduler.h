@@ -17,7 +17,8 @@
  *   Passing     the prefill that is here longest gets a quarter of the budget, every other one a small chunk, the rest goes
  *               to the shortest: a short prompt passes a long one and the long one still moves.
  *   Ageing      a batch sequence that made no progress for age_ns ranks as interactive until it ends, and is admitted ahead
- *               of interactive ones; one at a time.
+ *               of interactive ones; one at a time.  If after 2 * age_ns the interactive ones that run still leave it no blocks, nobody
+ *               is admitted until they do.
  *   Slots       an eighth of the sequence slots is kept for the interactive class; beyond them an interactive sequence
  *               preempts the youngest batch one.  So an interactive request is in the first plan after it arrived, unless
  *               interactive requests alone fill the pool.

@@ -148,14 +148,18 @@ static bool waits_for_prefix(struct scheduler *s, struct sequence *seq, uint64_t
     return true;
 }
 
-/* Blocks that running sequences still need for the tokens they have, and one each to grow. */
+/* Blocks that a running sequence still needs for the tokens it has, and one to grow. */
+static uint32_t promised_to(const struct sequence *r)
+{
+    uint32_t all = blocks_for(r->n_tokens);
+    return 1 + (all > r->n_blocks ? all - r->n_blocks : 0);
+}
+
 static uint32_t promised_blocks(const struct scheduler *s)
 {
-    uint32_t n = s->n_running;
-    for (uint32_t i = 0; i < s->n_running; i++) {
-        uint32_t all = blocks_for(s->running[i]->n_tokens);
-        n += all > s->running[i]->n_blocks ? all - s->running[i]->n_blocks : 0;
-    }
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_running; i++)
+        n += promised_to(s->running[i]);
     return n;
 }
 
@@ -353,6 +357,21 @@ static struct sequence *aged_batch(const struct scheduler *s, uint64_t now_ns)
     return found;
 }
 
+/* The interactive class alone leaves no room for this batch sequence, and what one of them gives back the next one takes: for ever, unless
+ * the door is closed until enough have ended. */
+static bool is_kept_out(const struct scheduler *s, const struct sequence *seq, uint64_t now_ns)
+{
+    uint64_t left = prefix_cache_n_available(s->cache), wanted = blocks_for(seq->n_tokens);
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const struct sequence *r = s->running[i];
+        if (ranks_interactive(r))
+            wanted += promised_to(r);
+        else
+            left += r->n_blocks; /* for a newcomer it would give way */
+    }
+    return now_ns - seq->progress_ns >= 2 * s->opt.age_ns && left < wanted;
+}
+
 void scheduler_admit(struct scheduler *s, uint64_t now_ns)
 {
     struct admission a = { .now_ns = now_ns };
@@ -362,6 +381,8 @@ void scheduler_admit(struct scheduler *s, uint64_t now_ns)
     if (aged != NULL) {
         try_admit(s, &a, aged);
         aged->aged = aged->state == SEQUENCE_RUNNING;
+        if (!aged->aged && is_kept_out(s, aged, now_ns))
+            return;
     }
     a.closed[0] = a.closed[1] = false;
     for (struct sequence *w = s->first_waiting, *next; w != NULL; w = next) {

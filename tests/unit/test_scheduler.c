@@ -283,15 +283,16 @@ static void an_interactive_request_is_in_the_next_plan_whatever_batch_runs(void 
     }
 }
 
-static void batch_never_stops_under_interactive_load(void **state)
+/* A batch sequence that needs 27 blocks, beside questions of 7 that always wait. */
+static void try_batch_beside_questions(uint32_t n_blocks)
 {
-    (void)state;
     struct fake_engine e;
     struct fake_options opt = roomy;
     struct fake_sequence *questions[400];
     uint32_t n = 0;
     int32_t prompt[CONTEXT];
     opt.scheduler.age_ns = 3000000000;
+    opt.scheduler.n_blocks = n_blocks;
     fake_engine_init(&e, &opt);
     struct fake_sequence *batch = fake_sequence_new(other, 400, 400, 20);
     struct error err;
@@ -312,6 +313,13 @@ static void batch_never_stops_under_interactive_load(void **state)
     for (uint32_t i = 0; i < n; i++)
         finish(questions[i]);
     fake_engine_deinit(&e);
+}
+
+static void batch_never_stops_under_interactive_load(void **state)
+{
+    (void)state;
+    try_batch_beside_questions(roomy.scheduler.n_blocks);
+    try_batch_beside_questions(40); /* the questions alone fill the pool, and what one of them leaves is never enough */
 }
 
 static void within_a_class_the_fair_tag_orders(void **state)
