@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "descriptors.h"
 #include "log.h"
 #include "notify.h"
 #include "tcp_door.h"
@@ -436,6 +437,7 @@ static void tick(struct broker *b)
     }
     fail_hopeless(b);
     delivery_tick(b);
+    descriptors_tell(b->now_ns);
     publish_metrics(b);
     if (b->watchdog_ms > 0 && b->now_ns >= b->watchdog_due_ns) {
         b->watchdog_due_ns = b->now_ns + b->watchdog_ms * ms_ns;

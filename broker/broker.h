@@ -8,7 +8,7 @@
  *   keys.c       idempotency keys: what was asked before, and its answer
  *   sessions.c   named conversations: their time and their worker
  *   identity.c   who is who: the users file, by uid and by CURVE key
- *   tcp_door.c   clients of other machines
+ *   endpoint.c   the sockets; tcp_door.c clients of other machines; descriptors.c what their connections may not take
  *   ending.c     the one place where requests change phase and end
  *   admin.c      workers paused, drained, added, removed by hand
  *   trace.c      where the time of requests went; report_trace.c tells it

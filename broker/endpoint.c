@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "descriptors.h"
 #include "limits.h"
 #include "log.h"
 #include "paths.h"
@@ -74,17 +74,6 @@ void endpoint_set_limits(void *socket)
     set_int(socket, ZMQ_BACKLOG, BACKLOG);
 }
 
-/* A descriptor a client: as many as we may have. */
-static void raise_descriptor_limit(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
-}
-
 enum status endpoint_open(const char *uri, const char *runtime_dir, struct endpoint *ret_endpoint, struct error *err)
 {
     const char *path = uri + strlen("ipc://");
@@ -95,7 +84,7 @@ enum status endpoint_open(const char *uri, const char *runtime_dir, struct endpo
         st = take_lock(path, &e.lock, err);
     if (st != ST_OK)
         return st;
-    raise_descriptor_limit();
+    descriptors_raise_limit();
     e.context = zmq_ctx_new();
     if (e.context != NULL)
         e.socket = zmq_socket(e.context, ZMQ_ROUTER);

@@ -1,5 +1,5 @@
 """Workers that die, hang, lie and fail to start: no request notices, but the one that did it."""
-import os, random, signal, time
+import os, random, resource, signal, socket, time
 
 from broker_pool import Answer, Pool, run
 from patience import wait_until
@@ -132,6 +132,24 @@ def a_broker_that_is_born_deaf_to_its_childrens_ends_hears_them():
         pool.wait_for("back", lambda s: s["workers"][0]["state"] == "ready" and s["workers"][0]["life"] == 2)
 
 
+def more_connections_than_descriptors_harm_nobody():
+    with Pool(workers=1) as pool:
+        c = pool.client()
+        assert c.generate(prompt="p", max_tokens=2).end["type"] == "done"
+        resource.prlimit(pool.process.pid, resource.RLIMIT_NOFILE, (100, 100))
+        crowd = [socket.socket(socket.AF_UNIX) for _ in range(150)]
+        for s in crowd:
+            s.connect(pool.endpoint[6:])
+        wait_until(lambda: "event=connections_closed" in pool.log(), 20, "some were sent away")
+        worker = c.ask({"type": "status", "id": "s"}, "status")["workers"][0]
+        os.kill(worker["pid"], signal.SIGKILL)  # there are descriptors for its next life
+        assert c.generate(prompt="p", max_tokens=2).end["type"] == "done"
+        assert c.ask({"type": "status", "id": "s"}, "status")["workers"][0]["life"] == 2
+        for s in crowd:
+            s.close()
+        assert pool.client().generate(prompt="p", max_tokens=2).end["type"] == "done"
+
+
 def a_request_that_kills_workers_is_refused_and_the_others_are_not():
     for trouble in ["!signal 11 5", "!signal 6 0", "!exit 1 3", "!hang 4", "!lie index 3", "!lie choice 3", "!lie slot 3",
                     "!lie length 3", "!lie type 3", "!lie id 3", "!lie done 3", "!lie finish 3", "!lie text 3", "!noise 7 3"]:
@@ -256,7 +274,7 @@ if __name__ == "__main__":
          an_exact_takeover_never_changes_kind, a_stopped_worker_is_taken_for_hung,
          a_request_that_kills_workers_is_refused_and_the_others_are_not,
          a_stopped_worker_is_noticed_though_it_is_idle, a_stopped_worker_is_noticed_though_requests_keep_coming,
-         a_broker_that_is_born_deaf_to_its_childrens_ends_hears_them, a_suspect_that_ends_is_cleared, suspects_do_not_keep_a_worker_for_long,
+         more_connections_than_descriptors_harm_nobody, a_broker_that_is_born_deaf_to_its_childrens_ends_hears_them, a_suspect_that_ends_is_cleared, suspects_do_not_keep_a_worker_for_long,
          noise_in_the_region_harms_nobody_else, a_worker_that_scribbles_over_its_region_harms_nobody_else,
          a_worker_whose_card_is_rubbish_never_gets_work, a_worker_that_cannot_start_says_why,
          workers_die_with_the_broker])
