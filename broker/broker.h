@@ -1,6 +1,7 @@
 /* broker.h - the broker: one loop over a socket, the workers' doorbells and the clock; and what its parts share.
  *
  *   intake.c     messages from clients -> requests, or a refusal           (dispatch table by message type)
+ *   admission.c  whose a message is, and whether there is room for it
  *   dispatch.c   queued requests -> workers                                 (fair_queue and router decide)
  *   events.c     events of workers -> requests                              (every number checked)
  *   delivery.c   what requests received -> clients                          (never blocks; keeps what a client does not take)

@@ -1,12 +1,11 @@
 /* intake.c - messages of clients: who sent it, what it is, and either a request in the queue or a refusal that names the reason.
  *
  * A refusal costs no memory and is sent at once, so an overloaded broker still answers within a pass of its loop.  The order of checks
- * is from cheap to dear: frames, credentials, decoding, then the limits, then copying. */
-#include "broker.h"
+ * is from cheap to dear: frames, credentials, decoding, then the limits (admission.c), then copying. */
+#include "admission.h"
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -17,19 +16,17 @@
 #include "fault.h"
 #include "log.h"
 
+enum { STOPPING_RETRY_MS = 1000 };
 _Static_assert(SCOPE_SECRET_BYTES >= XXH3_SECRET_SIZE_MIN, "the key of the scope hash");
-
-struct sender {               /* of the message at hand */
-    struct peer peer;
-    uid_t uid;                /* NO_UID: it came by tcp, and is whoever its key is */
-    uint8_t key[CURVE_KEY_BYTES]; /* zeros on ipc */
-    char user[USER_NAME_BYTES];
-};
 
 typedef void message_handler(struct broker *b, const struct sender *from, const struct wire_message *m);
 
-static void refuse(struct broker *b, const struct sender *from, struct span id, uint32_t retry_after_ms, const struct error *error)
+static void refuse(struct broker *b, const struct sender *from, struct span id, const struct error *error)
 {
+    uint32_t retry_after_ms = error->code == ERR_BUSY            ? ending_retry_after_ms(b)
+                              : error->code == ERR_SHUTTING_DOWN ? STOPPING_RETRY_MS
+                                                                 : 0;
+
     b->totals.refused++;
     b->totals.errors[error->code]++;
     delivery_error(b, &from->peer, id, error, retry_after_ms);
@@ -38,169 +35,6 @@ static void refuse(struct broker *b, const struct sender *from, struct span id, 
 }
 
 /* --- generate and tokenize -------------------------------------------------------------------- */
-
-struct admission {            /* what is decided about a request before anything of it is kept */
-    uint32_t model, account, client;
-    bool job_line;            /* is_job_line() */
-    struct error error;
-    uint32_t retry_after_ms;
-};
-
-static bool find_model(const struct broker *b, struct span name, struct admission *a)
-{
-    char known[ERROR_MESSAGE_BYTES / 2];
-    size_t n = 0;
-
-    known[0] = '\0';
-    for (uint32_t i = 0; i < b->n_models; i++) {
-        if (name.n == 0 || span_is(name, b->models[i].name)) {
-            a->model = i;
-            return true;
-        }
-        if (n < sizeof(known))
-            n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", i > 0 ? ", " : "", b->models[i].name);
-    }
-    error_set(&a->error, ERR_MODEL_NOT_FOUND, "model", "no model \"%.*s\" here; there is %s", (int)(name.n < 64 ? name.n : 64),
-              (const char *)name.at, known);
-    return false;
-}
-
-static bool is_front_end(const struct broker *b, uid_t uid)
-{
-    for (uint32_t i = 0; i < b->options->n_front_ends; i++)
-        if (b->options->front_ends[i] == uid)
-            return true;
-    return false;
-}
-
-/* The user a message is for: the sender, or whom a front end names. */
-static bool find_name(const struct broker *b, const struct sender *from, struct span on_behalf_of, char ret_name[USER_NAME_BYTES],
-                      struct error *err)
-{
-    memcpy(ret_name, from->user, USER_NAME_BYTES);
-    if (on_behalf_of.n == 0)
-        return true;
-    if (!is_front_end(b, from->uid)) {
-        error_set(err, ERR_PERMISSION_DENIED, "on_behalf_of", "%s is no front end", from->user);
-        return false;
-    }
-    snprintf(ret_name, USER_NAME_BYTES, "%.*s", (int)(on_behalf_of.n < USER_NAME_BYTES ? on_behalf_of.n : 0),
-             (const char *)on_behalf_of.at);
-    if (!user_name_ok(ret_name)) {
-        error_set(err, ERR_INVALID_PARAMETER, "on_behalf_of", "not the name of a user");
-        return false;
-    }
-    return true;
-}
-
-/* A line of a job: the front end has asked whether its user may run it when the job was submitted, and a job that began is finished. */
-static bool is_job_line(const struct wire_generate *g)
-{
-    return g->on_behalf_of.n > 0 && g->batch_class;
-}
-
-static bool find_account(struct broker *b, const struct sender *from, struct span on_behalf_of, struct admission *a)
-{
-    char name[USER_NAME_BYTES];
-
-    if (!find_name(b, from, on_behalf_of, name, &a->error))
-        return false;
-    const struct user *user = users_by_name(&b->identity.users, name);
-    if (user != NULL && user->disabled && !a->job_line) {
-        error_set(&a->error, ERR_PERMISSION_DENIED, "", "user %s is disabled", name);
-        return false;
-    }
-    if (accounts_number(&b->accounts, name, b->queue, b->now_ns, &a->account) != ST_OK) {
-        error_set(&a->error, ERR_BUSY, "", "%d users have requests under way, the most there can be", ACCOUNTS_MAX);
-        a->retry_after_ms = ending_retry_after_ms(b);
-        return false;
-    }
-    b->accounts.list[a->account].running_max =
-        user != NULL && user->max_running > 0 ? user->max_running : b->options->user_running_max;
-    memcpy(b->accounts.list[a->account].group, user != NULL ? user->group : "", user != NULL ? USER_NAME_BYTES : 1);
-    return true;
-}
-
-/* What the members of a group may have together. */
-static bool within_group(const struct broker *b, const struct user *group, bool job_line, struct error *err)
-{
-    struct account all;
-
-    if (group == NULL || (group->max_queued == 0 && group->max_tokens_a_day == 0))
-        return true;
-    accounts_of_group(&b->accounts, group->name, clock_real_ms(), &all);
-    if (group->max_queued > 0 && all.n_live >= group->max_queued + all.n_running)
-        error_set(err, ERR_BUSY, "", "the group %s has %" PRIu32 " requests here, the limit", group->name, all.n_live);
-    else if (group->max_tokens_a_day > 0 && !job_line && all.tokens_today >= group->max_tokens_a_day)
-        error_set(err, ERR_LIMIT_EXCEEDED, "", "the group %s has had the %" PRIu64 " tokens of today (UTC)", group->name,
-                  group->max_tokens_a_day);
-    else
-        return true;
-    return false;
-}
-
-static bool within_limits(const struct broker *b, const struct admission *a, struct error *err)
-{
-    const struct account *account = &b->accounts.list[a->account];
-    const struct user *user = users_by_name(&b->identity.users, account->name);
-    uint64_t user_max = USER_REQUESTS_MAX;
-
-    if (user != NULL && user->max_queued > 0 && user->max_queued + account->n_running < user_max)
-        user_max = user->max_queued + account->n_running;
-    if (b->requests.n_live >= REQUESTS_MAX)
-        error_set(err, ERR_BUSY, "", "the pool holds %d requests, its limit", REQUESTS_MAX);
-    else if (account->n_live >= user_max)
-        error_set(err, ERR_BUSY, "", "user %s has %" PRIu32 " requests here, the limit", account->name, account->n_live);
-    else if (b->requests.bytes >= b->options->pool_bytes)
-        error_set(err, ERR_BUSY, "", "requests and answers take %" PRIu64 " bytes, the limit is %" PRIu64, b->requests.bytes,
-                  b->options->pool_bytes);
-    else if (user != NULL && user->max_tokens_a_day > 0 && !a->job_line &&
-             account_tokens_today(account, clock_real_ms()) >= user->max_tokens_a_day)
-        error_set(err, ERR_LIMIT_EXCEEDED, "", "user %s has had the %" PRIu64 " tokens of today (UTC)", account->name,
-                  user->max_tokens_a_day);
-    else
-        return within_group(b, users_group_of(&b->identity.users, user), a->job_line, err);
-    return false;
-}
-
-/* The connection's entry, made if it has none. */
-static bool find_client(struct broker *b, const struct sender *from, struct span id, struct admission *a)
-{
-    a->client = clients_find(&b->clients, &from->peer);
-    if (a->client != CLIENT_NONE && requests_find(&b->requests, a->client, id) != NO_REQUEST) {
-        error_set(&a->error, ERR_DUPLICATE_ID, "id", "a request of this id is under way on this connection");
-        return false;
-    }
-    if (a->client == CLIENT_NONE && clients_add(&b->clients, &from->peer, from->uid, from->key, b->now_ns, &a->client) != ST_OK) {
-        error_set(&a->error, ERR_BUSY, "", "%d connections have requests under way, the limit", CLIENTS_MAX);
-        a->retry_after_ms = ending_retry_after_ms(b);
-        return false;
-    }
-    return true;
-}
-
-static bool admit(struct broker *b, const struct sender *from, struct span id, struct span model, struct span on_behalf_of,
-                  struct admission *a)
-{
-    const char *why;
-
-    if (b->state != BROKER_RUNNING) {
-        error_set(&a->error, ERR_SHUTTING_DOWN, "", "the broker is stopping");
-        a->retry_after_ms = 1000;
-        return false;
-    }
-    if (!find_model(b, model, a) || !find_account(b, from, on_behalf_of, a))
-        return false;
-    if (!dispatch_has_hope(b, a->model, &why)) {
-        error_set(&a->error, ERR_NO_WORKER, "", "no worker of model %s can start: %s", b->models[a->model].name, why);
-        return false;
-    }
-    if (!within_limits(b, a, &a->error)) {
-        a->retry_after_ms = a->error.code == ERR_BUSY ? ending_retry_after_ms(b) : 0;
-        return false;
-    }
-    return find_client(b, from, id, a);
-}
 
 /* Whose cached blocks the request may meet: equal hash, equal scope.  A request that names none has its user's.  Keyed, so that nobody
  * can look for a collision. */
@@ -291,13 +125,6 @@ static uint32_t make_request(struct broker *b, const struct admission *a, struct
     b->accounts.list[a->account].n_requests++;
     b->totals.accepted++;
     return request;
-}
-
-/* A connection that was entered for a request which then was refused. */
-static void forget_client(struct broker *b, uint32_t client)
-{
-    if (b->clients.list[client].n_live == 0)
-        clients_remove(&b->clients, client);
 }
 
 /* --- idempotency keys ------------------------------------------------------------------------- */
@@ -417,7 +244,6 @@ static bool replay(struct broker *b, uint32_t place, const struct wire_message *
     if (requests_add(&b->requests, &b->clients, a->client, m->id, 1, &record, &request) != ST_OK) {
         record_deinit(&record);
         error_set(&a->error, ERR_BUSY, "", "the pool holds %d requests, its limit, or has no memory", REQUESTS_MAX);
-        a->retry_after_ms = ending_retry_after_ms(b);
         return false;
     }
     struct request *r = &b->requests.list[request];
@@ -452,7 +278,7 @@ static bool replay(struct broker *b, uint32_t place, const struct wire_message *
 static bool answer_by_key(struct broker *b, const struct sender *from, const struct wire_message *m, struct key *ret_key)
 {
     const struct wire_generate *g = &m->generate;
-    struct admission a = { .job_line = is_job_line(g) };
+    struct admission a = { .job_line = admission_is_job_line(g) };
     uint32_t place, request;
     bool same, ok = true;
 
@@ -460,7 +286,7 @@ static bool answer_by_key(struct broker *b, const struct sender *from, const str
         error_set(&a.error, ERR_INVALID_REQUEST, "idempotency_key", "idempotency_key and resume do not go together");
         ok = false;
     }
-    ok = ok && find_model(b, g->model, &a) && find_account(b, from, g->on_behalf_of, &a) && key_of(b, g, &a, ret_key);
+    ok = ok && admission_model(b, g->model, &a) && admission_account(b, from, g->on_behalf_of, &a) && key_of(b, g, &a, ret_key);
     enum key_state state = ok ? keys_find(b->keys, ret_key, &place, &same, &request) : KEY_ABSENT;
     if (ok && state == KEY_LIVE && b->requests.list[request].end == END_ERROR) {
         keys_drop(b->keys, place); /* it failed and its client will hear so: this one is a new try */
@@ -473,30 +299,30 @@ static bool answer_by_key(struct broker *b, const struct sender *from, const str
         error_set(&a.error, ERR_KEY_CONFLICT, "idempotency_key", "this key came with another request before");
         ok = false;
     }
-    ok = ok && find_client(b, from, m->id, &a);
+    ok = ok && admission_client(b, from, m->id, &a);
     if (ok && state == KEY_LIVE) {
         move_request(b, request, m, &a);
     } else if (ok && !replay(b, place, m, &a)) {
-        forget_client(b, a.client);
+        admission_undo(b, &a);
         ok = false;
     }
     if (!ok)
-        refuse(b, from, m->id, a.retry_after_ms, &a.error);
+        refuse(b, from, m->id, &a.error);
     return true;
 }
 
 static void on_generate(struct broker *b, const struct sender *from, const struct wire_message *m)
 {
     const struct wire_generate *g = &m->generate;
-    struct admission a = { .job_line = is_job_line(g) };
+    struct admission a = { .job_line = admission_is_job_line(g) };
     struct record record = { 0 };
 
     struct key key;
 
     if (g->idempotency_key.n > 0 && answer_by_key(b, from, m, &key))
         return;
-    if (!admit(b, from, m->id, g->model, g->on_behalf_of, &a)) {
-        refuse(b, from, m->id, a.retry_after_ms, &a.error);
+    if (!admission_take(b, from, m->id, g->model, g->on_behalf_of, &a)) {
+        refuse(b, from, m->id, &a.error);
         return;
     }
     struct record_context c = { .arrived_ns = b->now_ns,
@@ -513,8 +339,8 @@ static void on_generate(struct broker *b, const struct sender *from, const struc
     if (request == NO_REQUEST) {
         if (session != SESSION_NONE)
             sessions_unuse(&b->sessions, session, b->now_ns);
-        forget_client(b, a.client);
-        refuse(b, from, m->id, 0, &a.error);
+        admission_undo(b, &a);
+        refuse(b, from, m->id, &a.error);
         return;
     }
     struct request *r = &b->requests.list[request];
@@ -543,8 +369,8 @@ static void on_tokenize(struct broker *b, const struct sender *from, const struc
     struct record record = { 0 };
     struct record_context c = { .arrived_ns = b->now_ns };
 
-    if (!admit(b, from, m->id, m->tokenize.model, (struct span){ 0 }, &a)) {
-        refuse(b, from, m->id, a.retry_after_ms, &a.error);
+    if (!admission_take(b, from, m->id, m->tokenize.model, (struct span){ 0 }, &a)) {
+        refuse(b, from, m->id, &a.error);
         return;
     }
     uint32_t request = NO_REQUEST;
@@ -554,8 +380,8 @@ static void on_tokenize(struct broker *b, const struct sender *from, const struc
             error_set(&a.error, ERR_INTERNAL, "", "the broker has no memory for this request");
     }
     if (request == NO_REQUEST) {
-        forget_client(b, a.client);
-        refuse(b, from, m->id, 0, &a.error);
+        admission_undo(b, &a);
+        refuse(b, from, m->id, &a.error);
         return;
     }
     ending_enqueue(b, request, QUEUE_INTERACTIVE);
@@ -591,7 +417,7 @@ static void on_models(struct broker *b, const struct sender *from, const struct 
 /* What others asked, and how much of it their cache had, is told to administrators and front ends only. */
 static void on_status(struct broker *b, const struct sender *from, const struct wire_message *m)
 {
-    bool all = admin_allowed(from->uid) || is_front_end(b, from->uid);
+    bool all = admin_allowed(from->uid) || admission_is_front_end(b, from->uid);
 
     report_status(b, m->id, all ? NULL : from->user);
     if (!b->out.failed)
@@ -605,8 +431,8 @@ static void on_session_end(struct broker *b, const struct sender *from, const st
     uint64_t name[2], user;
     struct error e;
 
-    if (!find_name(b, from, m->session_end.on_behalf_of, of, &e)) {
-        refuse(b, from, m->id, 0, &e);
+    if (!admission_name(b, from, m->session_end.on_behalf_of, of, &e)) {
+        refuse(b, from, m->id, &e);
         return;
     }
     session_name(b, of, m->session_end.session, name, &user);
@@ -620,8 +446,8 @@ static void on_trace(struct broker *b, const struct sender *from, const struct w
     char user[USER_NAME_BYTES];
     struct error e;
 
-    if (!find_name(b, from, m->trace.on_behalf_of, user, &e)) {
-        refuse(b, from, m->id, 0, &e);
+    if (!admission_name(b, from, m->trace.on_behalf_of, user, &e)) {
+        refuse(b, from, m->id, &e);
         return;
     }
     if (report_trace(b, m->id, m->trace.request, for_itself && admin_allowed(from->uid) ? NULL : user)) {
@@ -630,7 +456,7 @@ static void on_trace(struct broker *b, const struct sender *from, const struct w
         return;
     }
     error_set(&e, ERR_NOT_FOUND, "request", "no request of that name under way, nor of yours among the last that ended");
-    refuse(b, from, m->id, 0, &e);
+    refuse(b, from, m->id, &e);
 }
 
 static void on_admin(struct broker *b, const struct sender *from, const struct wire_message *m)
@@ -643,9 +469,9 @@ static void on_admin(struct broker *b, const struct sender *from, const struct w
             error_set(&e, ERR_PERMISSION_DENIED, "", "orders are taken on the pool's own machine only");
         else
             error_set(&e, ERR_PERMISSION_DENIED, "", "uid %u is neither root nor the broker's", (unsigned)from->uid);
-        refuse(b, from, m->id, 0, &e);
+        refuse(b, from, m->id, &e);
     } else if (admin_order(b, &m->admin, &slot, &e) != ST_OK) {
-        refuse(b, from, m->id, 0, &e);
+        refuse(b, from, m->id, &e);
     } else {
         report_admin(b, m->id, slot);
         if (!b->out.failed)
@@ -711,7 +537,7 @@ static void handle(struct broker *b, struct received *received)
     const struct user *user = users_by_name(&b->identity.users, from.user);
     if (dispatch[m.type].needs_enabled_user && user != NULL && user->disabled) {
         error_set(&error, ERR_PERMISSION_DENIED, "", "user %s is disabled", from.user);
-        refuse(b, &from, m.id, 0, &error);
+        refuse(b, &from, m.id, &error);
     } else {
         dispatch[m.type].handle(b, &from, &m);
     }
