@@ -22,9 +22,10 @@ const struct verb verbs[] = {
      "optional \"id\" and parameters.\n"
      "Answers come in OpenAI's batch output form.  With -o a run that was stopped goes on where it was.",
      batch_flags},
-    {"verify", cmd_verify, "[OPTIONS] INPUT OUTPUT | FOLDER", "compute answers of a batch again, and compare bits",
-     "INPUT and OUTPUT of `weir batch` or of a job, or the folder of a job.  Answers are drawn by chance, computed again with their\n"
-     "seeds, and compared: token ids, text, log-probabilities.  Needs a worker of the class (system_fingerprint) that made them.",
+    {"verify", cmd_verify, "INPUT OUTPUT | FOLDER | JOB [OPTIONS]", "compute answers of a batch again, and compare bits",
+     "INPUT and OUTPUT of `weir batch` or of a job, or the folder of a job; with the name of a job it is `ssh box verify JOB`.\n"
+     "Answers are drawn by chance, computed again with their seeds, and compared: token ids, text, log-probabilities.\n"
+     "Needs a worker of the class (system_fingerprint) that made them.",
      verify_flags},
     {"tokenize", cmd_tokenize, "[OPTIONS] TEXT|-", "the token ids of a text", NULL, tokenize_flags},
     {"models", cmd_models, "[OPTIONS]", "what the pool serves", NULL, pool_flags},
@@ -245,10 +246,14 @@ static bool take_early_flag(const char *flag, const char *value)
     return false;
 }
 
-/* `weir status` is about the pool, `weir status JOB` what it is over ssh. */
+/* `weir status` is about the pool, `weir status JOB` what it is over ssh; `weir verify` is about files, and `weir verify JOB` what it is there. */
 static bool is_about_a_job(const char *verb, int argc, char **argv)
 {
-    return strcmp(verb, "status") == 0 && argc > 0 && argv[0][0] != '-';
+    if (argc == 0 || argv[0][0] == '-')
+        return false;
+    if (strcmp(verb, "verify") == 0) /* not INPUT OUTPUT, not FOLDER */
+        return (argc == 1 || argv[1][0] == '-') && access(argv[0], F_OK) != 0;
+    return strcmp(verb, "status") == 0;
 }
 
 int main(int argc, char **argv)

@@ -37,55 +37,27 @@ static int each_line(struct verify_sample *s, const char *path, line_taker *take
 
 /* --- answers ----------------------------------------------------------------------------------- */
 
-static uint64_t draws; /* state of the generator (splitmix64), set by verify_sample_draw() */
-static size_t wanted;
-
-static uint64_t next_draw(void)
-{
-    uint64_t z = draws += 0x9E3779B97F4A7C15u;
-
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
-
-static void case_deinit(struct verify_case *c)
-{
-    json_decref(c->record);
-    weir_line_deinit(&c->line);
-    *c = (struct verify_case){0};
-}
-
 static int take_answer(struct verify_sample *s, const char *text, size_t bytes, uint64_t number, struct weir_error *err)
 {
-    json_t *record = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
-    const json_t *response = json_object_get(record, "response"), *body = json_object_get(response, "body");
-    const char *custom_id = json_string_value(json_object_get(record, "custom_id"));
+    struct verify_case c;
+    bool is_answer;
 
-    if (custom_id == NULL || body == NULL) {
+    if (!verify_case_read(text, bytes, &c, &is_answer)) {
         weir_error_format(err, ERR_INVALID_REQUEST, "output", "line %llu is not an answer of a batch", (unsigned long long)number);
-        json_decref(record);
         return WEIR_FAILED;
     }
-    if (json_integer_value(json_object_get(response, "status_code")) != 200) {
-        json_decref(record);
-        return WEIR_OK; /* an error has no bits */
-    }
-    uint64_t at = s->n_answers++;
-    if (at >= wanted)
-        at = next_draw() % s->n_answers;
-    if (at >= wanted) {
-        json_decref(record);
+    if (!is_answer)
+        return WEIR_OK;
+    size_t at = verify_draw_next(&s->draw);
+    if (at == SIZE_MAX) {
+        verify_case_deinit(&c);
         return WEIR_OK;
     }
-    const json_t *seed = json_object_get(body, "seed");
-    case_deinit(&s->cases[at]);
-    s->cases[at] = (struct verify_case){.record = record,
-                                        .custom_id = custom_id,
-                                        .body = body,
-                                        .has_seed = json_is_integer(seed),
-                                        .seed = (uint64_t)json_integer_value(seed)};
-    s->n = s->n_answers < wanted ? s->n_answers : wanted;
+    if (at < s->n)
+        verify_case_deinit(&s->cases[at]);
+    else
+        s->n = at + 1;
+    s->cases[at] = c;
     return WEIR_OK;
 }
 
@@ -118,8 +90,7 @@ int verify_sample_draw(struct verify_sample *s, size_t n, uint64_t seed, const c
                        struct weir_error *err)
 {
     memset(s, 0, sizeof(*s));
-    draws = seed;
-    wanted = n < VERIFY_SAMPLE_MAX ? n : VERIFY_SAMPLE_MAX;
+    s->draw = (struct verify_draw){.state = seed, .wanted = n < VERIFY_SAMPLE_MAX ? n : VERIFY_SAMPLE_MAX};
     if (each_line(s, output_path, take_answer, err) != WEIR_OK)
         return WEIR_FAILED;
     qsort(s->cases, s->n, sizeof(s->cases[0]), by_custom_id);
@@ -129,6 +100,6 @@ int verify_sample_draw(struct verify_sample *s, size_t n, uint64_t seed, const c
 void verify_sample_deinit(struct verify_sample *s)
 {
     for (size_t i = 0; i < s->n; i++)
-        case_deinit(&s->cases[i]);
+        verify_case_deinit(&s->cases[i]);
     s->n = 0;
 }

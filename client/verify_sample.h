@@ -4,25 +4,12 @@
 #ifndef VERIFY_SAMPLE_H
 #define VERIFY_SAMPLE_H
 
-#include <jansson.h>
-
-#include "weir_batch.h"
-
-enum { VERIFY_SAMPLE_MAX = 1000 };
-
-struct verify_case {
-    json_t *record;         /* the line of the output */
-    const char *custom_id;  /* in record */
-    const json_t *body;     /* likewise */
-    struct weir_line line;  /* of the input; custom_id NULL: not found */
-    uint64_t seed;
-    bool has_seed;
-};
+#include "verify_case.h"
 
 struct verify_sample {
     struct verify_case cases[VERIFY_SAMPLE_MAX];
     size_t n;
-    uint64_t n_answers;     /* that the output has */
+    struct verify_draw draw; /* n_seen: the answers that the output has */
 };
 
 /* Draw n of the answers in output_path and find their requests in input_path.  WEIR_OK, or WEIR_FAILED with *err. */

@@ -47,6 +47,7 @@ static const struct {
     [DOOR_KEYS] = { "keys", desk_on_keys, USER, true, false, false },
     [DOOR_ASK] = { "ask", desk_on_ask, USER, true, false, false },
     [DOOR_MORE] = { "more", desk_on_more, USER, true, false, true },
+    [DOOR_RERUN] = { "rerun", desk_on_rerun, USER, true, false, false },
     [DOOR_TOKENIZE] = { "tokenize", desk_on_tokenize, USER, true, false, false },
     [DOOR_LOOK] = { "look", desk_on_look, USER, true, false, false },
     [DOOR_FOLDER] = { "folder", desk_on_folder, USER, true, false, false },

@@ -133,7 +133,7 @@ void desk_stop_op(struct desk *d, struct conn *c, struct op *op);
 
 typedef void desk_handler(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd);
 desk_handler desk_on_submit, desk_on_submit_end, desk_on_job, desk_on_list, desk_on_watch, desk_on_open, desk_on_order, desk_on_cancel,
-    desk_on_delete, desk_on_ask, desk_on_more, desk_on_tokenize, desk_on_pool, desk_on_trace, desk_on_retry, desk_on_release, desk_on_usage,
+    desk_on_delete, desk_on_ask, desk_on_more, desk_on_rerun, desk_on_tokenize, desk_on_pool, desk_on_trace, desk_on_retry, desk_on_release, desk_on_usage,
     desk_on_keys;
 desk_handler desk_on_look, desk_on_folder, desk_on_file, desk_on_file_done, desk_on_file_submit, desk_on_file_back, desk_on_file_rename,
     desk_on_file_remove, desk_on_space;

@@ -1,4 +1,4 @@
-/* desk_pool.c - requests that the broker answers: questions, token ids, models, status, traces.
+/* desk_pool.c - requests that the broker answers: questions, reruns of job lines, token ids, models, status, traces.
  *
  * An ask outlives its connection until the broker has ended it: the struct is the argument of libweir's callback.  Text that the
  * connection process has not fetched is kept up to ASK_BACKLOG_BYTES_MAX; a reader slower than that loses the answer, by name. */
@@ -14,17 +14,25 @@
 
 enum { PIECE_BYTES = 32 << 10 };
 
+enum ask_kind {
+    ASK_QUESTION, /* an answer in pieces */
+    ASK_RERUN,    /* an answer in one reply */
+    ASK_QUERY,    /* TOKENIZE, POOL, TRACE: one reply, and nothing to cancel */
+};
+
 struct ask {
     struct ask *next, **at; /* in the desk's list */
     struct desk *desk;
     struct conn *conn; /* NULL: nobody waits any more */
     struct op *op;
     char user[USER_NAME_BYTES];
-    bool query; /* TOKENIZE, POOL, TRACE: one reply; else an answer in pieces */
+    enum ask_kind kind;
     char trace_name[64]; /* what the broker calls it; "" until it has accepted it */
     uint64_t request;
     char *text; /* not fetched yet */
     size_t text_bytes;
+    struct weir_line line;      /* RERUN */
+    struct weir_answer *answer; /* likewise: what has come of it */
     bool ended;
     json_t *end;        /* how it ended well */
     struct error error; /* how it ended badly: code other than ERR_NONE */
@@ -36,6 +44,8 @@ static void ask_free(struct ask *a)
     if (a->next != NULL)
         a->next->at = a->at;
     free(a->text);
+    weir_line_deinit(&a->line);
+    weir_answer_free(a->answer);
     json_decref(a->end);
     free(a);
 }
@@ -59,7 +69,7 @@ void desk_drop_ask(struct desk *d, struct op *op)
     a->op = NULL;
     if (a->ended)
         ask_free(a);
-    else if (!a->query && d->link->client != NULL)
+    else if (a->kind != ASK_QUERY && d->link->client != NULL)
         weir_cancel(d->link->client, a->request);
 }
 
@@ -101,8 +111,8 @@ static void serve(struct ask *a)
     desk_stop_op(a->desk, c, op);
 }
 
-/* The one reply of a query. */
-static void serve_query(struct ask *a)
+/* The reply of an ask that has but one. */
+static void serve_whole(struct ask *a)
 {
     struct op *op = a->op;
     struct conn *c = a->conn;
@@ -184,17 +194,36 @@ static void count_question(struct ask *a, const struct weir_event *e)
         log_error("usage", "user=%s what=not_counted", a->user);
 }
 
-static void on_event(const struct weir_event *event, void *arg)
+/* An event of a rerun: the answer is collected, and becomes a record as that of a job's line. */
+static void collect(struct ask *a, const struct weir_event *event)
 {
-    struct ask *a = arg;
+    struct weir_error error;
+    bool last = event->type == WEIR_DONE || event->type == WEIR_ERROR;
 
+    if (a->error.code == ERR_NONE && weir_collect(&a->answer, event, &error) == WEIR_FAILED) {
+        set_error(&a->error, &error);
+        if (!last)
+            weir_cancel(a->desk->link->client, a->request);
+    }
+    a->ended = last;
+    if (!last || a->error.code != ERR_NONE)
+        return;
+    count_question(a, event);
+    char *text = weir_line_output(&a->line, a->answer, "again", 0, NULL);
+    a->end = text != NULL ? json_loads(text, JSON_ALLOW_NUL, NULL) : NULL;
+    free(text);
+}
+
+/* An event of anything else. */
+static void take(struct ask *a, const struct weir_event *event)
+{
     switch (event->type) {
     case WEIR_ACCEPTED:
         if (event->trace_name != NULL)
             snprintf(a->trace_name, sizeof a->trace_name, "%s", event->trace_name);
-        return;
+        break;
     case WEIR_PROGRESS:
-        return;
+        break;
     case WEIR_TEXT:
         add_text(a, event);
         break;
@@ -218,19 +247,29 @@ static void on_event(const struct weir_event *event, void *arg)
         a->ended = true;
         break;
     }
+}
+
+static void on_event(const struct weir_event *event, void *arg)
+{
+    struct ask *a = arg;
+
+    if (a->kind == ASK_RERUN)
+        collect(a, event);
+    else
+        take(a, event);
     if (a->ended && a->end == NULL && a->error.code == ERR_NONE)
         error_set(&a->error, ERR_INTERNAL, NULL, "out of memory");
     if (a->op == NULL) {
         if (a->ended)
             ask_free(a);
-    } else if (a->query) {
-        serve_query(a);
-    } else {
+    } else if (a->kind == ASK_QUESTION) {
         serve(a);
+    } else if (a->ended) {
+        serve_whole(a);
     }
 }
 
-static struct ask *ask_new(struct desk *d, struct conn *c, struct op *op, bool query)
+static struct ask *ask_new(struct desk *d, struct conn *c, struct op *op, enum ask_kind kind)
 {
     struct error err;
     struct ask *a = NULL;
@@ -247,7 +286,7 @@ static struct ask *ask_new(struct desk *d, struct conn *c, struct op *op, bool q
         desk_error(d, c, op, &err);
         return NULL;
     }
-    *a = (struct ask){ .desk = d, .conn = c, .op = op, .query = query };
+    *a = (struct ask){ .desk = d, .conn = c, .op = op, .kind = kind };
     memcpy(a->user, c->user, sizeof a->user);
     a->next = d->asks;
     a->at = &d->asks;
@@ -255,7 +294,7 @@ static struct ask *ask_new(struct desk *d, struct conn *c, struct op *op, bool q
         a->next->at = &a->next;
     d->asks = a;
     op->ask = a;
-    op->kind = query ? OP_QUERY : OP_ASK;
+    op->kind = kind == ASK_QUESTION ? OP_ASK : OP_QUERY;
     return a;
 }
 
@@ -330,7 +369,7 @@ void desk_on_ask(struct desk *d, struct conn *c, struct op *op, struct door_read
         weir_line_deinit(&line);
         return;
     }
-    struct ask *a = ask_new(d, c, op, false);
+    struct ask *a = ask_new(d, c, op, ASK_QUESTION);
     if (a != NULL) {
         line.request.batch = false;
         line.request.on_behalf_of = c->user;
@@ -350,6 +389,43 @@ void desk_on_more(struct desk *d, struct conn *c, struct op *op, struct door_rea
     serve(op->ask);
 }
 
+void desk_on_rerun(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
+{
+    struct span model = door_get_str(r);
+    uint64_t seed = door_get_u64(r);
+    uint32_t max_tokens = door_get_u32(r);
+    struct weir_line line = { 0 };
+    struct weir_error error = { 0 };
+    char name[NAME_BYTES_MAX];
+    struct error err;
+
+    if (r->failed || !desk_copy(model, name, sizeof name)) {
+        desk_break(d, c, "rerun");
+        return;
+    }
+    if (!read_request(fd, &line, &err) || !desk_may_use(d, c->user, &err)) {
+        desk_error(d, c, op, &err);
+        weir_line_deinit(&line);
+        return;
+    }
+    struct ask *a = ask_new(d, c, op, ASK_RERUN);
+    if (a == NULL) {
+        weir_line_deinit(&line);
+        return;
+    }
+    a->line = line;
+    struct weir_request *q = &a->line.request;
+    q->whole = true;
+    q->on_behalf_of = c->user;
+    q->model = name;
+    q->seed = &seed;
+    q->max_tokens = max_tokens;
+    q->deadline_ms = 0;
+    int rc = weir_submit(d->link->client, q, on_event, a, &a->request, &error);
+    if (rc != WEIR_OK)
+        refused(d, c, op, rc, &error);
+}
+
 void desk_on_tokenize(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
 {
     struct span name = door_get_str(r);
@@ -363,7 +439,7 @@ void desk_on_tokenize(struct desk *d, struct conn *c, struct op *op, struct door
         desk_break(d, c, "tokenize");
         return;
     }
-    struct ask *a = ask_new(d, c, op, true);
+    struct ask *a = ask_new(d, c, op, ASK_QUERY);
     if (a != NULL) {
         int rc = weir_tokenize_async(d->link->client, model[0] != '\0' ? model : NULL, text, bytes, special,
                                      on_event, a, &error);
@@ -383,7 +459,7 @@ void desk_on_pool(struct desk *d, struct conn *c, struct op *op, struct door_rea
         desk_break(d, c, "pool");
         return;
     }
-    struct ask *a = ask_new(d, c, op, true);
+    struct ask *a = ask_new(d, c, op, ASK_QUERY);
     if (a == NULL)
         return;
     int rc = weir_query(d->link->client, what == DOOR_POOL_MODELS ? WEIR_QUERY_MODELS : WEIR_QUERY_STATUS,
@@ -404,7 +480,7 @@ void desk_on_trace(struct desk *d, struct conn *c, struct op *op, struct door_re
         desk_break(d, c, "trace");
         return;
     }
-    struct ask *a = ask_new(d, c, op, true);
+    struct ask *a = ask_new(d, c, op, ASK_QUERY);
     if (a == NULL)
         return;
     int rc = weir_trace_for(d->link->client, request[0] != '\0' ? request : NULL, c->user, on_event, a, &error);

@@ -34,6 +34,8 @@
  *   ASK            USER    u32 enum door_session, with a memfd: a request as a     empty, when the broker has it
  *                          line of a job
  *   MORE           USER    empty                                                   u32 ended, str text; when ended: text (the end as JSON)
+ *   RERUN          USER    str model, u64 seed, u32 most tokens (0: no       text: the answer, as a line of the output
+ *                          limit), with a memfd: a line of a job
  *   TOKENIZE       USER    str model, u32 special, with a memfd: the text          text
  *   POOL           USER    u32 enum door_pool                                      text
  *   TRACE          USER    str the broker's name of a request, "": a list          text
@@ -92,6 +94,7 @@ enum door_type {
     DOOR_DELETE,
     DOOR_ASK,
     DOOR_MORE,
+    DOOR_RERUN,
     DOOR_TOKENIZE,
     DOOR_POOL,
     DOOR_TRACE,

@@ -12,6 +12,7 @@
 
 #include "edit_distance.h"
 #include "limits.h"
+#include "verify_case.h"
 
 enum option_type { TYPE_FLAG, TYPE_TEXT, TYPE_LIST, TYPE_COUNT, TYPE_TIME, TYPE_DECIMAL, TYPE_CHOICE };
 
@@ -53,6 +54,9 @@ static const struct {
     [OPT_CACHE] = { "cache", "on|off", "reuse and leave computed prompts (default on)", TYPE_CHOICE, .max = 0 },
     [OPT_SCOPE] = { "scope", "user|pool", "whose computed prompts may be met (default user, or as the users file says)", TYPE_CHOICE, .max = 0 },
     [OPT_SALT] = { "salt", "TEXT", "narrow that to those who give the same salt", TYPE_TEXT, .max = SALT_BYTES_MAX },
+    [OPT_SAMPLE] = { "sample", "N", "so many answers, drawn by chance (default 16)", TYPE_COUNT, .max = VERIFY_SAMPLE_MAX },
+    [OPT_DRAW] = { "draw", "SEED", "the same draw again (default: another each time; it is told)", TYPE_COUNT,
+                   .max = INT64_MAX },
     [OPT_SPECIAL] = { "special", NULL, "read special tokens in the text as such", TYPE_FLAG, .max = 0 },
     [OPT_TEXT] = { "text", NULL, "the input is text, one prompt a line", TYPE_FLAG, .max = 0 },
     [OPT_TEMPLATE] = { "template", "TEMPLATE",
@@ -125,6 +129,10 @@ static const struct verb verb_table[] = {
       STDIN_NONE, "print the answers there are", NULL },
     { VERB_ERRORS, "errors", "[JOB]", 0, 1, BIT(OPT_JSON) | BIT(OPT_FOLLOW), STDIN_NONE,
       "print the lines that failed, and why", NULL },
+    { VERB_VERIFY, "verify", "[JOB]", 0, 1, BIT(OPT_JSON) | BIT(OPT_SAMPLE) | BIT(OPT_DRAW), STDIN_NONE,
+      "compute some answers of a job again, and compare bits",
+      "Answers are drawn by chance, computed again with their seeds, one after the other, and compared: token ids, text,\n"
+      "log-probabilities.  Needs a worker of the class (system_fingerprint) that made them.  Counts as questions of yours.\n" },
     { VERB_CANCEL, "cancel", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE,
       "end a job; answers there are stay, lines left become errors", NULL },
     { VERB_DELETE, "delete", "JOB", 1, 1, BIT(OPT_JSON), STDIN_NONE, "remove an ended job with its files",
@@ -284,6 +292,11 @@ static bool parse_choice(const char *words, const char *s, uint64_t *ret)
     return false;
 }
 
+static bool may_be_zero(int option)
+{
+    return option == OPT_SEED || option == OPT_DRAW;
+}
+
 /* What an option's value must be, for the message about one that is not. */
 static void describe_wanted(int option, char *text, size_t bytes)
 {
@@ -291,7 +304,7 @@ static void describe_wanted(int option, char *text, size_t bytes)
 
     switch (option_table[option].type) {
     case TYPE_COUNT:
-        snprintf(text, bytes, "an integer from %d to %" PRIu64, option == OPT_SEED ? 0 : 1, max);
+        snprintf(text, bytes, "an integer from %d to %" PRIu64, may_be_zero(option) ? 0 : 1, max);
         break;
     case TYPE_TIME:
         snprintf(text, bytes, "a time such as 90s, 30m, 8h or 2d");
@@ -340,7 +353,7 @@ static enum status set_option(struct verb_call *call, int option, const char *va
         number = strlen(value);
         break;
     case TYPE_COUNT:
-        ok = parse_count(value, strlen(value), &number) && (number > 0 || option == OPT_SEED);
+        ok = parse_count(value, strlen(value), &number) && (number > 0 || may_be_zero(option));
         break;
     case TYPE_TIME:
         ok = parse_time_ms(value, &number);

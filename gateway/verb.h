@@ -64,6 +64,8 @@ enum verb_option {
     OPT_CACHE,
     OPT_SCOPE,
     OPT_SALT,
+    OPT_SAMPLE,
+    OPT_DRAW,
     OPT_COUNT
 };
 
@@ -80,6 +82,7 @@ enum verb_id {
     VERB_WAIT,
     VERB_RESULTS,
     VERB_ERRORS,
+    VERB_VERIFY,
     VERB_CANCEL,
     VERB_DELETE,
     VERB_RETRY,

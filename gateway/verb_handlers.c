@@ -16,7 +16,7 @@ const struct verb_handler *verb_handler_of(enum verb_id id)
         [VERB_POOL] = &verb_pool_handler,      [VERB_TOKENIZE] = &verb_tokenize_handler,
         [VERB_WHOAMI] = &verb_whoami_handler,  [VERB_VERSION] = &verb_version_handler,
         [VERB_CHAT] = &verb_chat_handler,      [VERB_TOP] = &verb_top_handler,
-        [VERB_TRACE] = &verb_trace_handler,
+        [VERB_TRACE] = &verb_trace_handler,    [VERB_VERIFY] = &verb_verify_handler,
     };
 
     return table[id];

@@ -24,7 +24,7 @@ enum {
 
 /* --- reading and printing jobs ------------------------------------------------------------------- */
 
-static void internal_failure(struct talk *t, const char *what)
+void job_internal_failure(struct talk *t, const char *what)
 {
     struct error err;
 
@@ -42,7 +42,7 @@ json_t *job_reply_json(struct talk *t, struct door_reader *r, int fd)
         value = json_loadb(text, bytes, 0, NULL);
     free(text);
     if (value == NULL)
-        internal_failure(t, "the job store gave an answer that cannot be read");
+        job_internal_failure(t, "the job store gave an answer that cannot be read");
     if (json_object_get(value, "request_counts") != NULL)
         snprintf(t->seen_job, sizeof t->seen_job, "%s", json_text(value, "id"));
     return value;
@@ -184,7 +184,7 @@ static void print_job(struct talk *t, const json_t *job)
                json_integer_value(json_object_get(job, "retries")), age);
 }
 
-static void ask_job(struct talk *t, enum door_type type)
+void job_ask(struct talk *t, enum door_type type)
 {
     uint8_t buffer[1024];
     struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
@@ -197,14 +197,14 @@ static void ask_job(struct talk *t, enum door_type type)
 
 static void start_status(struct talk *t)
 {
-    ask_job(t, DOOR_JOB);
+    job_ask(t, DOOR_JOB);
 }
 
 static void start_change(struct talk *t)
 {
     enum verb_id id = t->call.verb->id;
 
-    ask_job(t, id == VERB_CANCEL    ? DOOR_CANCEL
+    job_ask(t, id == VERB_CANCEL    ? DOOR_CANCEL
                : id == VERB_RETRY   ? DOOR_RETRY
                : id == VERB_RELEASE ? DOOR_RELEASE
                                     : DOOR_DELETE);
@@ -305,8 +305,7 @@ static void ask_watch(struct talk *t, const char *job, uint64_t seen, uint32_t w
     talk_ask(t, DOOR_WATCH, &w, -1);
 }
 
-/* The id that (b) has resolved, for the questions that follow: `last` may become another job. */
-static void keep_id(struct talk *t, const json_t *job)
+void job_keep_id(struct talk *t, const json_t *job)
 {
     snprintf(t->job, sizeof t->job, "%s", json_text(job, "id"));
 }
@@ -340,7 +339,7 @@ static void watch_reply(struct talk *t, struct door_reader *r, int fd)
     json_t *job = job_reply_json(t, r, fd);
     if (job == NULL)
         return;
-    keep_id(t, job);
+    job_keep_id(t, job);
     bool quiet = t->call.verb->id == VERB_WAIT;
     if (t->call.has[OPT_JSON]) {
         if (!quiet || t->ended)
@@ -376,7 +375,7 @@ static enum door_file file_of(const struct talk *t)
     return t->call.verb->id == VERB_ERRORS ? DOOR_FILE_ERRORS : DOOR_FILE_OUTPUT;
 }
 
-static void ask_file(struct talk *t, const char *job, enum door_file file)
+void job_ask_file(struct talk *t, const char *job, enum door_file file)
 {
     uint8_t buffer[1024];
     struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
@@ -389,7 +388,7 @@ static void ask_file(struct talk *t, const char *job, enum door_file file)
 static void ask_open(struct talk *t, const char *job)
 {
     t->stage = STAGE_OPENING;
-    ask_file(t, job, file_of(t));
+    job_ask_file(t, job, file_of(t));
 }
 
 /* Answers by line, not as they came: --flat and --csv too, so that a table is in the order of its input. */
@@ -466,7 +465,7 @@ static void on_opened(struct talk *t, struct door_reader *r, int fd)
     if (!door_read_all(r) || t->spool_fd < 0 || stream < 0) {
         if (stream >= 0)
             close(stream);
-        internal_failure(t, "the job store gave a file that cannot be read");
+        job_internal_failure(t, "the job store gave a file that cannot be read");
         return;
     }
     t->output_bytes = bytes;
@@ -485,29 +484,35 @@ static void on_ordered(struct talk *t, int fd)
     if (door_memfd_read(fd, (size_t)JOB_LINES_MAX * sizeof(struct door_place), &t->text, &t->text_bytes) !=
             ST_OK ||
         t->text_bytes % sizeof(struct door_place) != 0) {
-        internal_failure(t, "the job store gave an answer that cannot be read");
+        job_internal_failure(t, "the job store gave an answer that cannot be read");
         return;
     }
     if (t->call.has[OPT_JOIN]) {
         t->stage = STAGE_INPUT;
-        ask_file(t, t->job, DOOR_FILE_INPUT);
+        job_ask_file(t, t->job, DOOR_FILE_INPUT);
         return;
     }
     t->stage = STAGE_ORDERED;
     t->drained_due = true;
 }
 
-/* --join: the job's input, read along with the answers, which are in the same order. */
-static void on_input(struct talk *t, int fd)
+bool job_take_input(struct talk *t, int fd)
 {
     int own = fd >= 0 ? dup(fd) : -1;
 
-    if (own < 0 || line_scanner_init(&t->input, own) != ST_OK) {
-        if (own >= 0)
-            close(own);
-        internal_failure(t, "the job store gave a file that cannot be read");
+    if (own >= 0 && line_scanner_init(&t->input, own) == ST_OK)
+        return true;
+    if (own >= 0)
+        close(own);
+    job_internal_failure(t, "the job store gave a file that cannot be read");
+    return false;
+}
+
+/* --join: the job's input, read along with the answers, which are in the same order. */
+static void on_input(struct talk *t, int fd)
+{
+    if (!job_take_input(t, fd))
         return;
-    }
     t->stage = STAGE_ORDERED;
     t->drained_due = true;
 }
@@ -567,7 +572,7 @@ static void send_ordered(struct talk *t)
         if (bigger == NULL ||
             pread(t->spool_fd, bigger, place.bytes, (off_t)place.offset) != (ssize_t)place.bytes) {
             free(bigger != NULL ? bigger : line);
-            internal_failure(t, "a file of the job cannot be read");
+            job_internal_failure(t, "a file of the job cannot be read");
             return;
         }
         line = bigger;
@@ -600,7 +605,7 @@ static void on_watched(struct talk *t, struct door_reader *r, int fd)
     json_t *job = job_reply_json(t, r, fd);
     if (job == NULL)
         return;
-    keep_id(t, job);
+    job_keep_id(t, job);
     if (t->spool_fd < 0) {
         ask_open(t, t->job);
     } else {
@@ -612,7 +617,7 @@ static void on_watched(struct talk *t, struct door_reader *r, int fd)
             if (stream >= 0)
                 talk_stream(t, stream, from, bytes);
             else
-                internal_failure(t, "out of descriptors");
+                job_internal_failure(t, "out of descriptors");
         } else {
             t->drained_due = true;
         }

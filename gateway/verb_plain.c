@@ -96,13 +96,18 @@ static void home_reply(struct talk *t, struct door_reader *r, int fd)
 
 /* --- models, pool ------------------------------------------------------------------------------- */
 
-static void ask_pool(struct talk *t)
+void pool_ask(struct talk *t, enum door_pool what)
 {
     uint8_t buffer[8];
     struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
-    door_put_u32(&w, t->call.verb->id == VERB_MODELS ? DOOR_POOL_MODELS : DOOR_POOL_STATUS);
+    door_put_u32(&w, what);
     talk_ask(t, DOOR_POOL, &w, -1);
+}
+
+static void ask_pool(struct talk *t)
+{
+    pool_ask(t, t->call.verb->id == VERB_MODELS ? DOOR_POOL_MODELS : DOOR_POOL_STATUS);
 }
 
 /* One line for each model: its name, then every scalar that the broker says of it. */

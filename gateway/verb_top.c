@@ -18,15 +18,6 @@ struct top {
     char problem[ERROR_MESSAGE_BYTES + 64];
 };
 
-static void look(struct talk *t)
-{
-    uint8_t buffer[8];
-    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
-
-    door_put_u32(&w, DOOR_POOL_STATUS);
-    talk_ask(t, DOOR_POOL, &w, -1);
-}
-
 static void start_top(struct talk *t)
 {
     struct top *v = calloc(1, sizeof *v);
@@ -39,7 +30,7 @@ static void start_top(struct talk *t)
     v->view.on_screen = v->view.color = t->pty && !t->call.has[OPT_JSON];
     if (v->view.on_screen)
         talk_print(t, "\x1b[?1049h\x1b[?25l\x1b[2J"); /* the alternate screen, no cursor */
-    look(t);
+    pool_ask(t, DOOR_POOL_STATUS);
 }
 
 static void draw(struct talk *t)
@@ -113,7 +104,7 @@ static void top_tick(struct talk *t, uint64_t now_ns)
     const struct top *v = t->own;
 
     if (!t->asking && !v->view.paused && now_ns >= v->due_ns && t->out.n == 0) /* a slow reader gets fewer pages, not a queue of them */
-        look(t);
+        pool_ask(t, DOOR_POOL_STATUS);
     else if (t->resized && v->view.on_screen && t->out.n == 0)
         draw(t);
 }

@@ -216,6 +216,7 @@ def test_weir_on_the_box_has_the_verbs_too():
         check_eq(weir("wait", "a b; 'c'").returncode, 0, "found by its name, in one pair of quotes")
         check_eq(weir("status", job, "--json").stdout, rig.ok("status --json " + job), "status JOB")
         check_eq(len(weir("results", job).stdout.splitlines()), 2, "results")
+        check_eq(weir("verify", "nothing", "--sample", "2").returncode, 3, "verify JOB")
         check_eq(weir("cancel", "nothing").returncode, 3, "exit codes are those of the gateway")
         check(b"print the answers" in weir("help", "results").stdout, "help")
         check(b'did you mean "submit"' in weir("submt").stderr, "a near verb")
@@ -253,6 +254,7 @@ def test_every_verb_has_json_and_exit_codes_that_say_what_happened():
                  ("results", "good", "", 0), ("results", "half", "", 0), ("results", "--follow half", "", 1), ("results", "--follow stopped", "", 6),
                  ("results", "--ordered good", "", 0), ("results", "--flat good", "", 0), ("results", "nothing", "", 3), ("results", "--join good", "", 4),
                  ("errors", "half", "", 0), ("errors", "good", "", 0), ("errors", "--follow half", "", 1), ("errors", "nothing", "", 3), ("errors", "--csv", "", 2),
+                 ("verify", "good", "", 5), ("verify", "stopped", "", 4), ("verify", "nothing", "", 3), ("verify", "--draw x", "", 2),
                  ("release", "open", "", 4), ("release", "nothing", "", 3), ("release", "", "", 2),
                  ("cancel", "nothing", "", 3), ("cancel", "", "", 2), ("delete", "open", "", 4), ("delete", "nothing", "", 3), ("delete", "", "", 2),
                  ("cancel", "open", "", 0), ("wait", "open", "", 6),
@@ -282,8 +284,34 @@ def test_every_verb_has_json_and_exit_codes_that_say_what_happened():
             subprocess.run(rig.ssh_args("alice", "-O", "exit", *options), capture_output=True)
         rig.stop_broker()
         wait_until(lambda: rig.ssh("models").returncode == 5, 10, "without a broker")
-        for verb, words in (("ask", "hi"), ("models", ""), ("pool", ""), ("top", ""), ("trace", ""), ("tokenize", "hi"), ("chat", "hi")):
+        for verb, words in (("ask", "hi"), ("models", ""), ("pool", ""), ("top", ""), ("trace", ""), ("tokenize", "hi"), ("chat", "hi"), ("verify", "good")):
             check_eq(rig.ssh("%s %s" % (verb, words)).returncode, 5, verb, "without a broker")
+
+
+def test_verify_asks_as_the_user_and_for_one_answer_at_a_time():
+    with Rig() as rig:
+        rig.broker_args = ["--speed", "1000"]  # a pool with a worker
+        rig.add_user("alice")
+        rig.start()
+        job = rig.submit([{"id": "a", "prompt": "!turns a", "seed": 5}, {"id": "b", "prompt": "b", "deadline_ms": 600000}], "--max-tokens 9")
+        rig.ok("wait " + job)
+
+        def asked():
+            return [json.loads(x) for x in open(rig.path("broker.log"))]
+        check_eq(len(asked()), 2, "the job")
+        seeds = {x["custom_id"]: x["response"]["body"]["seed"] for x in lines_of(rig.ok("results " + job))}
+        p = subprocess.Popen(rig.ssh_args() + ["verify " + job], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(lambda: len(asked()) == 3, 10, "the first is asked for again")
+        again = asked()[2]
+        check_eq((again["prompt"], again["user"], again["class"], again["model"], again["parameters"]["seed"]),
+                 ("!turns a", "alice", "batch", "fake", seeds["a"]), "as it was")
+        p.kill()
+        p.wait()
+        wait_until(lambda: os.path.exists(rig.path("broker.log.cancelled")), 10, "it is cancelled when the client has gone")
+        check_eq(len(asked()), 3, "and the second was not asked for")
+        out = rig.ssh("verify " + job)
+        check_eq((out.returncode, out.stdout.startswith(b"2 of 2 answers computed again")), (0, True), "a whole one", out.stdout, out.stderr)
+        check_eq([(x["prompt"], x["parameters"].get("deadline_ms")) for x in asked()[3:]], [("!turns a", None), ("b", None)], "in the order of the input")
 
 
 def test_trace_tells_of_the_own_requests_and_lines_only():

@@ -72,16 +72,63 @@ def answers_are_computed_again_bit_by_bit():
         assert pool.weir("verify", source, source, code=1).stderr and pool.weir("verify", source, code=2).stderr
 
 
-def a_job_that_came_by_ssh_is_verified_in_its_folder():
+def a_job_is_verified_in_its_folder_and_over_ssh():
+    with Serve(workers=1, metrics=False) as pool:
+        for user in ("alice", "bob"):
+            pool.add_user(user)
+        lines = LINES + [{"id": str(i), "prompt": "p %d" % i} for i in range(20)]
+        job = pool.ssh("alice", "submit", "--max-tokens", "8", input="".join(json.dumps(l) + "\n" for l in lines)).stdout.split()[0]
+        pool.ssh("alice", "wait", job, code=1)  # one line is refused
+        output = wait_until(lambda: glob.glob(os.path.join(pool.state, "files/alice/jobs/*/output.jsonl")), 60, "an output")[0]
+        said = pool.weir("verify", os.path.dirname(output), "--sample", "30").stdout
+        assert "27 of 27 answers" in said and "27 equal" in said, said
+        said = pool.ssh("alice", "verify", job, "--sample", "30").stdout
+        assert said.startswith("27 of 27 answers") and "27 equal, 0 differ, 0 of another class, 0 not rerun" in said, said
+
+        def some():
+            return json.loads(pool.ssh("alice", "verify", "--sample", "3", "--draw", "5", "--json").stdout)
+        assert (some()["sample"], some()["equal"], some()["answers"], some()["draw"], some()["lines"]) == (3, 3, 27, 5, []), some()
+        questions = json.loads(pool.ssh("alice", "usage", "--json").stdout)["today"]["questions"]
+        assert questions == 27 + 5 * 3, questions
+        # another's job is not there; what is not understood; a job without answers
+        assert "no job" in pool.ssh("bob", "verify", job, code=3).stderr
+        for words in (["--sample", "0"], ["--sample", "1001"], ["--draw", "x"], [job, job]):
+            pool.ssh("alice", "verify", *words, code=2)
+        pool.ssh("bob", "submit", input=json.dumps({"prompt": "z", "temperature": 1e9}) + "\n")
+        pool.ssh("bob", "wait", code=1)
+        assert "has no answers yet" in pool.ssh("bob", "verify", code=4).stderr
+        # a text of the same length; a class that is not there
+        records = read(output)
+
+        def change(custom_id, old, new):
+            line = next(l for l in text.splitlines(True) if '"custom_id":"%s"' % custom_id in l.replace(": ", ":"))
+            assert len(old) == len(new) and line.count(old) >= 1, (line, old)
+            with open(output, "w") as f:
+                f.write(text.replace(line, line.replace(old, new, 1)))
+        with open(output) as f:
+            text = f.read()
+        seeded = next(r for r in records if r["custom_id"] == "seeded")["response"]["body"]
+        change("seeded", seeded["choices"][0]["token_hash"], "0" * 32)
+        said = pool.ssh("alice", "verify", job, "--sample", "30", code=1).stdout
+        assert "seeded: differs: choice 0: the same text of other tokens" in said and "26 equal, 1 differ" in said, said
+        change("seeded", seeded["system_fingerprint"], "x" * len(seeded["system_fingerprint"]))
+        said = pool.ssh("alice", "verify", job, "--sample", "30", code=4).stdout
+        assert "seeded: another class: made by xxx" in said and "26 equal, 0 differ, 1 of another class" in said, said
+        with open(output, "w") as f:
+            f.write(text.replace(seeded["system_fingerprint"], "x" * len(seeded["system_fingerprint"])))
+        said = pool.ssh("alice", "verify", job, code=5)
+        assert "no_worker" in said.stderr and "no worker of it is left" in said.stderr and said.stdout == "", said
+
+
+def a_rerun_keeps_the_limits_of_its_user():
     with Serve(workers=1, metrics=False) as pool:
         pool.add_user("alice")
-        job = pool.ssh("alice", "submit", "--max-tokens", "8", input="".join(json.dumps({"id": str(i), "prompt": "p %d" % i}) + "\n" for i in range(20)))
-        name = job.stdout.split()[0]
-        pool.ssh("alice", "wait", name, code=None)
-        folder = wait_until(lambda: glob.glob(os.path.join(pool.state, "files/alice/jobs/*/output.jsonl")), 60, "an output")[0]
-        said = pool.weir("verify", os.path.dirname(folder), "--sample", "20").stdout
-        assert "20 of 20 answers" in said and "20 equal" in said, said
+        pool.ssh("alice", "submit", "--max-tokens", "8", input="".join(json.dumps({"prompt": "p %d" % i}) + "\n" for i in range(4)))
+        pool.ssh("alice", "wait")
+        pool.weir("user", "limit", "alice", "max-tokens-a-day=1", "--state-dir", pool.state)
+        said = pool.ssh("alice", "verify", "--sample", "2", code=1).stdout
+        assert said.count("not rerun: limit_exceeded") == 2 and "0 equal, 0 differ, 0 of another class, 2 not rerun" in said, said
 
 
 if __name__ == "__main__":
-    main([answers_are_computed_again_bit_by_bit, a_job_that_came_by_ssh_is_verified_in_its_folder], sys.argv[1:])
+    main([answers_are_computed_again_bit_by_bit, a_job_is_verified_in_its_folder_and_over_ssh, a_rerun_keeps_the_limits_of_its_user], sys.argv[1:])

@@ -8,6 +8,7 @@ usage: fake_broker.py ENDPOINT [--delay-ms N] [--log FILE] [--speed TOKENS_A_SEC
   !once CODE        an error with this code the first time this very prompt comes, then an answer
   !full             no session can be had: an error for a request with one
   !hold             accepted, then progress until it is cancelled
+  !turns            answered the first time, held the second, answered the third, ...
   !slow MS          the answer comes so much later
   !length           the answer ends by its limit
 
@@ -74,7 +75,9 @@ class Broker:
         self.send(peer, {"type": "accepted", "id": rid, "request": "r%d" % self.n_requests, "seed": m.get("seed", 7)})
         self.traces.append({"request": "r%d" % self.n_requests, "user": m.get("on_behalf_of"), "model": "fake", "state": "done", "class": m.get("class"),
                             "kind": "generate", "total_ms": 3.0, "phases": [{"name": "queue", "start_ms": 0.0, "ms": 1.0}, {"name": "steps", "start_ms": 1.0, "ms": 2.0}]})
-        if words[0] == "!hold":
+        if words[0] == "!turns":
+            self.seen ^= {prompt}
+        if words[0] == "!hold" or (words[0] == "!turns" and prompt not in self.seen):
             self.held[(peer, rid)] = True
             return None
         delay = float(words[1]) if words[0] == "!slow" else self.args.delay_ms
@@ -123,7 +126,7 @@ class Broker:
         elif kind == "status":
             self.send(peer, {"type": "status", "id": m["id"], "n_requests": self.n_requests, "boot": "boot-%d" % os.getpid(),
                              "pool": {"running": len(self.pending)},
-                             "workers": [{"slot": 0, "state": "ready", "model": "fake", "device": "none", "steps": 100, "step_ms_mean": 10.0,
+                             "workers": [{"slot": 0, "state": "ready", "model": "fake", "device": "none", "system_fingerprint": "fake-1", "steps": 100, "step_ms_mean": 10.0,
                                           "tokens_generated": self.args.speed, "tokens_prefilled": 0}] if self.args.speed else [],
                              "users": [{"name": u, "running": 0} for u in ("alice", "bob", "carol")]})
         elif kind == "trace":

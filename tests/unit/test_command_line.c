@@ -201,7 +201,7 @@ static void every_verb_has_help_and_json(void **state)
     char *all = verb_help(NULL);
     for (enum verb_id id = VERB_HELP; id < VERB_COUNT; id++) {
         static const char *const names[] = { "help", "ask", "chat", "submit", "run", "status", "list", "watch", "wait", "results", "errors",
-                                             "cancel", "delete", "retry", "release", "usage", "keys", "models", "pool", "top", "trace", "tokenize", "whoami", "version" };
+                                             "verify", "cancel", "delete", "retry", "release", "usage", "keys", "models", "pool", "top", "trace", "tokenize", "whoami", "version" };
         const struct verb *v = verb_by_name(names[id - 1]);
         assert_non_null(v);
         assert_int_equal(v->id, id);
