@@ -39,6 +39,7 @@
 #include "sessions.h"
 #include "store.h"
 #include "supervisor.h"
+#include "tcp_door.h"
 #include "trace.h"
 #include "wire.h"
 
@@ -145,8 +146,8 @@ uint32_t broker_device_share(const struct broker *b, const char *device);
 void intake_receive(struct broker *b);
 /* Users and keys are others now: who may no longer come loses its requests. */
 void intake_users_changed(struct broker *b);
-/* May this key come in?  For the tcp door; arg is the broker. */
-bool intake_judge_key(void *arg, const uint8_t key[CURVE_KEY_BYTES]);
+/* Whose key is it, and how many connections may that user hold?  A tcp_door_judge; arg is the broker. */
+bool intake_judge_key(void *arg, const uint8_t key[CURVE_KEY_BYTES], struct tcp_door_user *ret_user);
 
 /* --- dispatch.c ------------------------------------------------------------------------------ */
 

@@ -172,15 +172,14 @@ static uint32_t read_parts(void *socket, zmq_msg_t parts[PART_COUNT_MAX])
 /* Who sent it: on ipc the kernel's word, on tcp the key that CURVE has verified and the ZAP handler named. */
 static bool identify(zmq_msg_t *m, struct received *r)
 {
-    const char *text = zmq_msg_gets(m, r->peer.socket == ENDPOINT_TCP ? "User-Id" : "Peer-Address");
+    if (r->peer.socket != ENDPOINT_TCP) {
+        const char *address = zmq_msg_gets(m, "Peer-Address");
 
-    if (text == NULL)
-        return false;
-    if (r->peer.socket != ENDPOINT_TCP)
-        return uid_of_address(text, &r->uid) == ST_OK;
+        return address != NULL && uid_of_address(address, &r->uid) == ST_OK;
+    }
     r->by_key = true;
     r->uid = NO_UID;
-    return curve_key_parse(span_str(text), r->key) == ST_OK;
+    return tcp_door_key_of(m, r->key) == ST_OK;
 }
 
 /* parts[0] is the id; then an empty delimiter or not; then signature and body. */
@@ -239,6 +238,8 @@ enum status endpoint_receive(struct endpoint *e, struct received *ret_received)
     memset(ret_received, 0, sizeof(*ret_received));
     ret_received->peer.socket = which;
     zmq_msg_init(&ret_received->body);
+    if (which == ENDPOINT_TCP && n > 1)
+        tcp_door_heard(e->tcp, &parts[1]);
     check_parts(parts, n, ret_received);
     for (uint32_t i = 0; i < n && i < PART_COUNT_MAX; i++)
         zmq_msg_close(&parts[i]);

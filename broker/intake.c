@@ -544,11 +544,17 @@ static void handle(struct broker *b, struct received *received)
     wire_message_deinit(&m);
 }
 
-bool intake_judge_key(void *arg, const uint8_t key[CURVE_KEY_BYTES])
+bool intake_judge_key(void *arg, const uint8_t key[CURVE_KEY_BYTES], struct tcp_door_user *ret_user)
 {
     const struct broker *b = arg;
+    const struct user *user = identity_of_key(&b->identity, key);
 
-    return identity_of_key(&b->identity, key) != NULL;
+    if (user == NULL)
+        return false;
+    uint64_t most = user->max_connections > 0 ? user->max_connections : b->options->user_connections_max;
+    *ret_user = (struct tcp_door_user){ .user = XXH3_64bits(user->name, strlen(user->name)),
+                                        .connections_max = most < UINT32_MAX ? (uint32_t)most : UINT32_MAX };
+    return true;
 }
 
 void intake_users_changed(struct broker *b)

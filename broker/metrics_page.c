@@ -12,6 +12,20 @@
 
 #include "version.h"
 
+static void put_tcp(const struct broker *b, FILE *f)
+{
+    if (b->endpoint.tcp == NULL)
+        return;
+    struct tcp_door_numbers n = tcp_door_numbers(b->endpoint.tcp);
+    metrics_head(f, "weir_tcp_connections", "gauge", "Connections of clients of other machines, handshakes included.");
+    fprintf(f, "weir_tcp_connections %" PRIu32 "\n", n.connections);
+    metrics_head(f, "weir_tcp_refused_total", "counter", "Such connections that were refused or ended, by reason.");
+    fprintf(f, "weir_tcp_refused_total{reason=\"unknown_key\"} %" PRIu64 "\n", n.refused_keys);
+    fprintf(f, "weir_tcp_refused_total{reason=\"user_connections\"} %" PRIu64 "\n", n.refused_users);
+    fprintf(f, "weir_tcp_refused_total{reason=\"handshake\"} %" PRIu64 "\n", n.failed_handshakes);
+    fprintf(f, "weir_tcp_refused_total{reason=\"silent\"} %" PRIu64 "\n", n.silent);
+}
+
 static void put_pool(const struct broker *b, FILE *f)
 {
     uint32_t n_running = 0;
@@ -265,6 +279,7 @@ void metrics_page(const struct broker *b, char **ret_page, size_t *ret_n)
     if (f == NULL)
         return;
     put_pool(b, f);
+    put_tcp(b, f);
     put_totals(b, f);
     put_histogram(f, "weir_queue_seconds", "From arrival to the first dispatch to a worker.", b->times.queue);
     metrics_head(f, "weir_refusal_seconds", "histogram", "From the arrival of a request refused with busy to its answer, at most.");

@@ -39,6 +39,8 @@ const struct config_key options_keys[] = {
     { .name = "tcp-connections-max", .type = CONFIG_U64, .fallback = "1024", .value = "N", .min = 1, .max = 65536,
       .help = "tcp connections at once, handshakes included; 512 descriptors stay for all else: a number for which the hard limit of descriptors "
               "has no room is refused, the default is lowered to what has room, with a line in the log" },
+    { .name = "user-connections-max", .type = CONFIG_U64, .value = "N", .min = 1, .max = 65536,
+      .help = "of them, of one user; default: a quarter" },
     { .name = "worker-program", .type = CONFIG_STRING, .value = "FILE", .help = "default: weir-worker beside this program" },
     { .name = "users-file", .type = CONFIG_STRING, .value = "FILE", .help = "who is who; read again on SIGHUP" },
     { .name = "front-end-uid", .type = CONFIG_LIST, .value = "UID",
@@ -303,6 +305,8 @@ static enum status read_tcp_connections(struct options *o, struct error *err)
     }
     o->tcp_connections_lowered = wanted > room;
     o->tcp_connections_max = (uint32_t)(wanted > room ? room : wanted);
+    o->user_connections_max = config_is_set(o->config, "user-connections-max") ? (uint32_t)config_u64(o->config, "user-connections-max")
+                                                                               : (o->tcp_connections_max + 3) / 4;
     return ST_OK;
 }
 

@@ -40,6 +40,7 @@ struct options {
     const char *tcp;                     /* tcp://ADDRESS:PORT; NULL: nobody may come by tcp */
     const char *curve_key;               /* file of our key pair */
     uint32_t tcp_connections_max;        /* 0 without tcp */
+    uint32_t user_connections_max;       /* of them, of one user */
     bool tcp_connections_lowered;        /* nobody gave it, and the default had no room in the limit of descriptors */
     const char *users_file;              /* NULL: none */
     bool give_up;                        /* end when nothing can be served */

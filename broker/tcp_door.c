@@ -23,13 +23,15 @@
 
 #include "endpoint.h"
 #include "log.h"
+#include "tcp_peers.h"
 
 enum {
     BACKLOG = 128,
     HEARTBEAT_MS = 10000,
     HEARTBEAT_TIMEOUT_MS = 30000,
     MONITOR_FRAMES = 2048,
-    FRAME_BYTES = 256
+    FRAME_BYTES = 256,
+    LOOK_MS = 1000 /* for connections that say nothing */
 };
 static const uint64_t log_interval_ns = UINT64_C(1000000000);
 
@@ -39,7 +41,8 @@ struct tcp_door {
     uint32_t n_connections_max;
     bool shut;
     struct tcp_door_numbers n, logged;
-    uint64_t log_due_ns;
+    uint64_t log_due_ns, look_due_ns;
+    struct tcp_peers peers;
     char uri[128];
 };
 
@@ -154,7 +157,8 @@ static enum status open_listener(const char *uri, int *ret_fd, struct error *err
     if (st != ST_OK)
         return st;
     st = listen_on(&a, any, ret_fd);
-    if (st != ST_OK && any && (errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL)) { /* no IPv6 here: then * is all of IPv4 */
+    if (st != ST_OK && any &&
+        (errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL)) { /* no IPv6 here: then * is all of IPv4 */
         in_port_t port = a.to.v6.sin6_port;
 
         a.n = sizeof(a.to.v4);
@@ -212,6 +216,11 @@ enum status tcp_door_open(void *context, const char *uri, const struct curve_pai
     }
     d->listener = -1;
     d->n_connections_max = n_connections_max;
+    if (tcp_peers_init(&d->peers, n_connections_max + BACKLOG) != ST_OK) {
+        error_set(err, ERR_INTERNAL, "tcp", "out of memory");
+        tcp_door_close(d);
+        return ST_NOMEM;
+    }
     st = open_listener(uri, &listener, err);
     if (st == ST_OK && (d->listener = fcntl(listener, F_DUPFD_CLOEXEC, 3)) < 0)
         st = system_error(err, "cannot duplicate the socket of", uri);
@@ -247,6 +256,7 @@ void tcp_door_close(struct tcp_door *d)
         zmq_close(d->zap);
     if (d->listener >= 0)
         close(d->listener);
+    tcp_peers_deinit(&d->peers);
     free(d);
 }
 
@@ -328,13 +338,15 @@ static void send_frame(void *zap, const void *at, size_t n, bool more)
         continue; /* any other failure: the connection that asked is gone */
 }
 
-static void answer(void *zap, const struct question *q, bool yes)
+/* number: of the connection that is let in; 0: it is not, and code and text say why. */
+static void answer(void *zap, const struct question *q, uint64_t number, const char *code, const char *text)
 {
-    char user[CURVE_TEXT_BYTES] = "";
-    const char *code = yes ? "200" : "400", *text = yes ? "OK" : "unknown key";
+    char key[CURVE_TEXT_BYTES], user[CURVE_TEXT_BYTES + 24] = "";
 
-    if (yes)
-        curve_key_format(q->at[ZAP_CREDENTIALS], user);
+    if (number != 0) {
+        curve_key_format(q->at[ZAP_CREDENTIALS], key);
+        snprintf(user, sizeof(user), "%s %" PRIu64, key, number);
+    }
     send_frame(zap, "1.0", 3, true);
     send_frame(zap, q->at[ZAP_REQUEST], q->n[ZAP_REQUEST] <= FRAME_BYTES ? q->n[ZAP_REQUEST] : 0, true);
     send_frame(zap, code, 3, true);
@@ -343,35 +355,101 @@ static void answer(void *zap, const struct question *q, bool yes)
     send_frame(zap, "", 0, false);
 }
 
-static void judge_next(struct tcp_door *d, uint32_t budget, tcp_door_judge *judge, void *arg)
+static void judge_next(struct tcp_door *d, uint32_t budget, tcp_door_judge *judge, void *arg, uint64_t now_ns)
 {
     struct question q;
 
     while (budget-- > 0 && next_question(d->zap, &q)) {
-        bool known = q.n_frames == ZAP_FRAMES && frame_is(&q, ZAP_VERSION, "1.0") &&
-                     frame_is(&q, ZAP_MECHANISM, "CURVE") && q.n[ZAP_CREDENTIALS] == CURVE_KEY_BYTES &&
-                     judge(arg, q.at[ZAP_CREDENTIALS]);
-        d->n.refused_keys += !known;
-        answer(d->zap, &q, known);
+        struct tcp_door_user u;
+        uint64_t number = 0;
+
+        if (q.n_frames != ZAP_FRAMES || !frame_is(&q, ZAP_VERSION, "1.0") ||
+            !frame_is(&q, ZAP_MECHANISM, "CURVE") || q.n[ZAP_CREDENTIALS] != CURVE_KEY_BYTES ||
+            !judge(arg, q.at[ZAP_CREDENTIALS], &u)) {
+            d->n.refused_keys++;
+            answer(d->zap, &q, 0, "400", "unknown key");
+        } else if (tcp_peers_admitted(&d->peers, u.user, u.connections_max, now_ns, &number) != ST_OK) {
+            d->n.refused_users++;
+            answer(d->zap, &q, 0, "500", "too many connections of this user");
+        } else {
+            answer(d->zap, &q, number, "200", "OK");
+        }
     }
+}
+
+/* "User-Id" as answer() has written it: the key, and the number of the connection. */
+static bool user_id_of(zmq_msg_t *m, struct span *ret_key, uint64_t *ret_number)
+{
+    const char *text = zmq_msg_gets(m, "User-Id"), *space = text != NULL ? strchr(text, ' ') : NULL;
+
+    if (space == NULL)
+        return false;
+    *ret_key = span_of(text, (size_t)(space - text));
+    *ret_number = strtoull(space + 1, NULL, 10);
+    return true;
+}
+
+void tcp_door_heard(struct tcp_door *d, zmq_msg_t *m)
+{
+    int fd = zmq_msg_get(m, ZMQ_SRCFD);
+    struct span key;
+    uint64_t number;
+
+    if (fd >= 0 && user_id_of(m, &key, &number))
+        tcp_peers_said(&d->peers, fd, number);
+}
+
+enum status tcp_door_key_of(zmq_msg_t *m, uint8_t ret_key[CURVE_KEY_BYTES])
+{
+    struct span key;
+    uint64_t number;
+
+    return user_id_of(m, &key, &number) ? curve_key_parse(key, ret_key) : ST_INVALID;
 }
 
 /* --- how many ---------------------------------------------------------------------------------- */
 
-static void count_event(struct tcp_door *d, uint16_t kind)
+/* The kernel's name of a socket, which no other ever gets; 0: it is none. */
+static uint64_t cookie_of(int fd)
+{
+    uint64_t cookie = 0;
+    socklen_t n = sizeof(cookie);
+
+    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) == 0 ? cookie : 0;
+}
+
+/* libzmq has no call for this.  Its descriptor may be closed, and another's, at any moment: our duplicate stays what it is while its name is
+ * compared. */
+static void end_connection(int fd, uint64_t cookie)
+{
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+
+    if (own < 0)
+        return;
+    if (cookie != 0 && cookie_of(own) == cookie)
+        shutdown(own, SHUT_RDWR);
+    close(own);
+}
+
+static void count_event(struct tcp_door *d, uint16_t kind, int fd, uint64_t now_ns)
 {
     if (kind == ZMQ_EVENT_ACCEPTED) {
+        uint64_t cookie = cookie_of(fd);
+
         d->n.connections++;
         d->n.accepted++;
+        if (tcp_peers_accepted(&d->peers, fd, cookie, now_ns) != ST_OK)
+            end_connection(fd, cookie);
     } else if (kind == ZMQ_EVENT_DISCONNECTED) {
         d->n.connections -= d->n.connections > 0;
+        tcp_peers_closed(&d->peers, fd);
     } else {
         d->n.failed_handshakes++;
     }
 }
 
 /* An event is two frames: u16 kind and i32 value, then the address. */
-static void count_events(struct tcp_door *d)
+static void count_events(struct tcp_door *d, uint64_t now_ns)
 {
     uint8_t event[FRAME_BYTES];
     bool first = true;
@@ -380,14 +458,16 @@ static void count_events(struct tcp_door *d)
         int more = 0, n = zmq_recv(d->monitor, event, sizeof(event), ZMQ_DONTWAIT);
         size_t n_more = sizeof(more);
         uint16_t kind = 0;
+        int32_t fd = 0;
 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return;
-        if (first && n >= (int)sizeof(kind)) {
+        if (first && n >= (int)(sizeof(kind) + sizeof(fd))) {
             memcpy(&kind, event, sizeof(kind));
-            count_event(d, kind);
+            memcpy(&fd, event + sizeof(kind), sizeof(fd));
+            count_event(d, kind, fd, now_ns);
         }
         first = zmq_getsockopt(d->monitor, ZMQ_RCVMORE, &more, &n_more) != 0 || more == 0;
     }
@@ -415,21 +495,40 @@ static void log_refusals(struct tcp_door *d, uint64_t now_ns)
 {
     if (now_ns < d->log_due_ns || memcmp(&d->n, &d->logged, sizeof(d->n)) == 0)
         return;
-    if (d->n.refused_keys != d->logged.refused_keys ||
-        d->n.failed_handshakes != d->logged.failed_handshakes || d->n.shut != d->logged.shut)
-        log_warn(
-            "tcp_refused",
-            "unknown_keys=%" PRIu64 " failed_handshakes=%" PRIu64 " full=%" PRIu64 " connections=%" PRIu32,
-            d->n.refused_keys - d->logged.refused_keys, d->n.failed_handshakes - d->logged.failed_handshakes,
-            d->n.shut - d->logged.shut, d->n.connections);
+    if (d->n.refused_keys != d->logged.refused_keys || d->n.refused_users != d->logged.refused_users ||
+        d->n.silent != d->logged.silent || d->n.failed_handshakes != d->logged.failed_handshakes ||
+        d->n.shut != d->logged.shut)
+        log_warn("tcp_refused",
+                 "unknown_keys=%" PRIu64 " user_connections=%" PRIu64 " silent=%" PRIu64
+                 " failed_handshakes=%" PRIu64 " full=%" PRIu64 " connections=%" PRIu32,
+                 d->n.refused_keys - d->logged.refused_keys, d->n.refused_users - d->logged.refused_users,
+                 d->n.silent - d->logged.silent, d->n.failed_handshakes - d->logged.failed_handshakes,
+                 d->n.shut - d->logged.shut, d->n.connections);
     d->logged = d->n;
     d->log_due_ns = now_ns + log_interval_ns;
 }
 
+/* A connection that says nothing is nobody's, and would be nobody's for ever. */
+static void end_silent(struct tcp_door *d, uint64_t now_ns)
+{
+    const struct tcp_peer *silent;
+    uint32_t at = 0;
+
+    if (now_ns < d->look_due_ns)
+        return;
+    d->look_due_ns = now_ns + LOOK_MS * UINT64_C(1000000);
+    while ((silent = tcp_peers_overdue(&d->peers, now_ns, &at)) != NULL) {
+        d->n.silent++;
+        end_connection(silent->fd, silent->cookie);
+    }
+    tcp_peers_expire(&d->peers, now_ns);
+}
+
 void tcp_door_serve(struct tcp_door *d, uint32_t budget, tcp_door_judge *judge, void *arg, uint64_t now_ns)
 {
-    count_events(d);
+    count_events(d, now_ns);
+    end_silent(d, now_ns);
     open_or_shut(d);
-    judge_next(d, budget, judge, arg);
+    judge_next(d, budget, judge, arg, now_ns);
     log_refusals(d, now_ns);
 }

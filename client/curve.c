@@ -9,6 +9,11 @@
 
 #include "client.h"
 
+enum {
+    TOO_MANY_CONNECTIONS =
+        500 /* status of a refused handshake; 400: the key is not known (docs/protocol.md) */
+};
+
 static const char *or_environment(const char *given, const char *name)
 {
     const char *value = given != NULL ? given : getenv(name);
@@ -67,8 +72,9 @@ bool client_set_keys(const struct weir_client *c)
            zmq_setsockopt(c->socket, ZMQ_HEARTBEAT_TIMEOUT, &timeout_ms, sizeof(timeout_ms)) == 0;
 }
 
-/* The first two bytes of an event's first frame are its kind. */
-static unsigned read_events(void *monitor)
+/* Which kinds of event there were; an event's first frame is u16 kind and u32 value.  *ret_refused: the value of the last refused handshake, which is
+ * the status that the broker gave. */
+static unsigned read_events(void *monitor, uint32_t *ret_refused)
 {
     uint8_t event[256];
     unsigned seen = 0;
@@ -76,6 +82,7 @@ static unsigned read_events(void *monitor)
 
     for (;;) {
         uint16_t kind = 0;
+        uint32_t value = 0;
         int more = 0, n = zmq_recv(monitor, event, sizeof(event), ZMQ_DONTWAIT);
         size_t n_more = sizeof(more);
 
@@ -83,9 +90,12 @@ static unsigned read_events(void *monitor)
             continue;
         if (n < 0)
             return seen;
-        if (first && n >= (int)sizeof(kind)) {
+        if (first && n >= (int)(sizeof(kind) + sizeof(value))) {
             memcpy(&kind, event, sizeof(kind));
+            memcpy(&value, event + sizeof(kind), sizeof(value));
             seen |= kind;
+            if (kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+                *ret_refused = value;
         }
         first = zmq_getsockopt(monitor, ZMQ_RCVMORE, &more, &n_more) != 0 || more == 0;
     }
@@ -93,9 +103,15 @@ static unsigned read_events(void *monitor)
 
 bool client_look_closed(struct weir_client *c, struct weir_error *ret_why)
 {
-    unsigned seen = read_events(c->monitor);
+    uint32_t refused = 0;
+    unsigned seen = read_events(c->monitor, &refused);
 
-    if (seen & ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+    if (refused == TOO_MANY_CONNECTIONS)
+        weir_error_format(ret_why, ERR_BUSY, "max-connections",
+                          "the broker at %s lets no more connections of this user in: as many as "
+                          "max-connections allows are open",
+                          c->endpoint);
+    else if (seen & ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
         weir_error_format(ret_why, ERR_PERMISSION_DENIED, "key",
                           "the broker at %s does not know this key, or no longer", c->endpoint);
     else if (seen & (ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL))

@@ -26,6 +26,7 @@ static const struct {
     { { .name = "max-job-bytes", .type = CONFIG_BYTES }, offsetof(struct user, max_job_bytes) },
     { { .name = "max-jobs", .type = CONFIG_U64 }, offsetof(struct user, max_jobs) },
     { { .name = "max-tokens-a-day", .type = CONFIG_U64 }, offsetof(struct user, max_tokens_a_day) },
+    { { .name = "max-connections", .type = CONFIG_U64 }, offsetof(struct user, max_connections) },
 };
 enum { N_LIMITS = sizeof(limits) / sizeof(limits[0]) };
 

@@ -42,4 +42,5 @@ void job_stream_drained(struct talk *t);
 
 /* Ask (b) for what it knows of the pool. */
 void pool_ask(struct talk *t, enum door_pool what);
+
 #endif

@@ -248,6 +248,52 @@ def a_flood_of_handshakes_keeps_out_new_ones_only():
     keys.close()
 
 
+def one_user_does_not_hold_all_connections():
+    import urllib.request
+    from ports import free_port
+    keys, port = Keys(), free_port()
+    alice, bob, carol = keys.new("alice"), keys.new("bob"), keys.new("carol")
+    with open(keys.users) as f:
+        text = f.read()
+    with open(keys.users, "w") as f:
+        f.write(text.replace("[alice]\n", "[alice]\nmax-connections = 3\n"))
+
+    with CurvePool(keys, args=["--user-connections-max", "2", "--metrics-port", str(port)]) as pool:
+        def numbers():
+            page = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=20).read().decode()
+            return {line.rsplit(" ", 1)[0]: int(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith("weir_tcp_")}
+
+        def until(what, condition, seconds=60):
+            end = time.time() + seconds
+            while not condition():
+                assert time.time() < end, (what, numbers(), pool.log())
+                time.sleep(0.05)
+
+        refused, silent = 'weir_tcp_refused_total{reason="user_connections"}', 'weir_tcp_refused_total{reason="silent"}'
+        quiet = [CurveClient(pool, read_key(bob)) for _ in range(2)]  # a handshake, and not a word: they count, until they are ended
+        until("connected", lambda: numbers()["weir_tcp_connections"] == 2)
+        until("bob has two", lambda: not CurveClient(pool, read_key(bob)).is_let_in(0.5))
+        mine = [CurveClient(pool, read_key(alice)) for _ in range(3)]
+        for c in mine:
+            assert c.ask({"type": "hello"}, "hello")["user"] == "alice"
+        assert not CurveClient(pool, read_key(alice)).is_let_in(1)
+        said = weir(pool, "status", key=alice, code=4)
+        assert "busy: " in said and "max-connections" in said, said
+        assert CurveClient(pool, read_key(carol)).is_let_in(60)  # who is somebody else comes in
+        until("counted", lambda: numbers()[refused] >= 3)
+        before = mine[0].generate(prompt="x", max_tokens=5, seed=1)
+        assert before.end["type"] == "done"
+        mine.pop().close()
+        until("one is closed, one comes in", lambda: CurveClient(pool, read_key(alice)).is_let_in(1))
+        until("silent ones are ended", lambda: numbers()[silent] >= 2)
+        until("and bob comes in", lambda: CurveClient(pool, read_key(bob)).is_let_in(1))
+        for c in mine:  # who speaks stays
+            assert c.generate(prompt="x", max_tokens=5, seed=1).ids == before.ids
+        pool.wait_for("logged", lambda s: "user_connections=" in pool.log())
+        del quiet
+    keys.close()
+
+
 def what_is_told_wrong_is_named():
     keys = Keys()
     alice = keys.new("alice")
@@ -337,5 +383,5 @@ def only_new_and_add_make_the_folder():
 
 if __name__ == "__main__":
     run([a_key_is_a_user, each_sees_and_cancels_only_ones_own, sessions_keys_and_caches_are_the_users, nobody_else_comes_in,
-         keys_come_and_go_while_it_runs, a_flood_of_handshakes_keeps_out_new_ones_only, what_is_told_wrong_is_named,
+         keys_come_and_go_while_it_runs, a_flood_of_handshakes_keeps_out_new_ones_only, one_user_does_not_hold_all_connections, what_is_told_wrong_is_named,
          strangers_get_no_more_than_the_descriptors_allow, root_works_on_a_services_folder_as_the_service, only_new_and_add_make_the_folder])
