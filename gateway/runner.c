@@ -21,7 +21,6 @@
 #include "log.h"
 #include "outlook.h"
 #include "prefix_order.h"
-#include "turns.h"
 
 enum {
     FLUSH_RECORDS = 256,      /* commit when so many records wait, */
@@ -103,6 +102,23 @@ struct job *runner_find(struct runner *r, int64_t seq)
     return NULL;
 }
 
+/* That of the user's other jobs, else the smallest that nobody has. */
+static uint32_t user_number(const struct runner *r, const char *user)
+{
+    static bool taken[RUNNER_JOBS_MAX];
+    uint32_t number = 0;
+
+    memset(taken, 0, sizeof taken);
+    for (const struct job *j = r->jobs; j != NULL; j = j->next) {
+        if (strcmp(j->row.user, user) == 0)
+            return j->user;
+        taken[j->user] = true;
+    }
+    while (taken[number])
+        number++;
+    return number;
+}
+
 enum status runner_add(struct runner *r, const struct job_row *row)
 {
     struct job **at = &r->jobs, *j;
@@ -113,6 +129,7 @@ enum status runner_add(struct runner *r, const struct job_row *row)
     if (j == NULL)
         return ST_NOMEM;
     j->row = *row;
+    j->user = user_number(r, row->user);
     j->input_fd = j->output_fd = j->errors_fd = -1;
     j->version = 1;
     while (*at != NULL && (*at)->row.seq < row->seq)
@@ -350,10 +367,10 @@ static uint64_t pause_ms(uint32_t tries, uint32_t advice_ms)
 }
 
 /* The broker has no room for more of this user: a full share of one says nothing of the others. */
-static void pause_user(struct runner *r, const char *user, uint64_t until_ns)
+static void pause_user(struct runner *r, uint32_t user, uint64_t until_ns)
 {
     for (struct job *j = r->jobs; j != NULL; j = j->next) {
-        if (strcmp(j->row.user, user) == 0)
+        if (j->user == user)
             j->feed_not_before_ns = until_ns;
     }
 }
@@ -369,7 +386,7 @@ static bool goes_again(struct flight *f, const struct weir_error *error, uint64_
         retry_later(f, RETRY_MS_MIN, now_ns); /* and nothing is fed until the link is up */
         return true;
     case ERR_BUSY:
-        pause_user(f->runner, f->job->row.user, now_ns + pause_ms(0, error->retry_after_ms) * 1000000);
+        pause_user(f->runner, f->job->user, now_ns + pause_ms(0, error->retry_after_ms) * 1000000);
         retry_later(f, pause_ms(f->tries.busy++, error->retry_after_ms), now_ns);
         return true;
     case ERR_NO_WORKER:
@@ -539,101 +556,10 @@ static void take_line(struct job *j, size_t retry)
         j->retries[retry] = j->retries[--j->n_retries];
 }
 
-static uint32_t priority_of(const struct job *j)
-{
-    return j->row.priority == 0 ? 2 : j->row.priority;
-}
-
-static struct turn turn_of(const struct runner *r, const struct job *job)
-{
-    struct turn turn = { .priority = priority_of(job), .seq = job->row.seq };
-
-    for (const struct job *j = r->jobs; j != NULL; j = j->next) {
-        if (strcmp(j->row.user, job->row.user) != 0)
-            continue;
-        turn.user_flying += j->n_flying;
-        if (j->last_turn > turn.user_last)
-            turn.user_last = j->last_turn;
-    }
-    return turn;
-}
-
-/* Lines of the members of a group that the broker has. */
-static uint64_t group_flying(const struct runner *r, const struct user *group)
-{
-    uint64_t n = 0;
-
-    for (const struct job *j = r->jobs; j != NULL; j = j->next) {
-        const struct user *u = j->n_flying > 0 ? users_by_name(r->users, j->row.user) : NULL;
-        n += u != NULL && strcmp(u->group, group->name) == 0 ? j->n_flying : 0;
-    }
-    return n;
-}
-
-/* The window, beyond which only a user's own share is; and max-queued: what is over it the broker would refuse, so it waits here. */
-static bool has_room(const struct runner *r, const char *user, uint32_t user_flying)
-{
-    const struct user *u = r->users != NULL ? users_by_name(r->users, user) : NULL;
-    const struct user *group = u != NULL ? users_group_of(r->users, u) : NULL;
-
-    if (r->n_flying >= r->window && user_flying >= RUNNER_OWN_SHARE)
-        return false;
-    if (u != NULL && u->max_queued != 0 && user_flying >= u->max_queued)
-        return false;
-    return group == NULL || group->max_queued == 0 || group_flying(r, group) < group->max_queued;
-}
-
-/* Started, not ending, and as far as is known without the disk something to send? */
-static bool can_feed(const struct job *j, uint64_t now_ns)
-{
-    if (j->row.state != JOB_IN_PROGRESS || now_ns < j->feed_not_before_ns || now_ns < j->disk_not_before_ns)
-        return false;
-    for (size_t i = 0; i < j->n_retries; i++) {
-        if (j->retries[i].due_ns <= now_ns)
-            return true;
-    }
-    return j->page_at < j->page_n || !j->exhausted;
-}
-
-/* Of two jobs of one user, the list being in the order of their age. */
-static bool comes_first(const struct job *later, const struct job *earlier)
-{
-    return priority_of(later) > priority_of(earlier);
-}
-
-/* Whose turn it is: each user stands with one job, so a hundred jobs of one do not hide that of another.  NULL: nobody has anything. */
-static struct job *whose_turn(const struct runner *r, uint64_t now_ns)
-{
-    static struct turn turns[RUNNER_JOBS_MAX]; /* this process has one runner and one thread */
-    static struct job *candidates[RUNNER_JOBS_MAX];
-    size_t n = 0;
-
-    for (struct job *j = r->jobs; j != NULL; j = j->next) {
-        size_t at = 0;
-        while (at < n && strcmp(candidates[at]->row.user, j->row.user) != 0)
-            at++;
-        if ((at < n && !comes_first(j, candidates[at])) || !can_feed(j, now_ns))
-            continue;
-        n += at == n;
-        candidates[at] = j;
-    }
-    for (size_t i = 0; i < n;) {
-        turns[i] = turn_of(r, candidates[i]);
-        if (has_room(r, candidates[i]->row.user, turns[i].user_flying)) {
-            i++;
-            continue;
-        }
-        for (struct job *j = r->jobs; j != NULL; j = j->next)
-            j->capped = j->capped || strcmp(j->row.user, candidates[i]->row.user) == 0;
-        candidates[i] = candidates[--n];
-    }
-    return n > 0 ? candidates[turns_pick(turns, n)] : NULL;
-}
-
 /* Feed one line of whoever's turn it is.  false: nothing to feed, or no room. */
 static bool feed_one(struct runner *r, uint64_t now_ns)
 {
-    struct job *j = whose_turn(r, now_ns);
+    struct job *j = runner_whose_turn(r, now_ns);
     char why[JOB_ERROR_BYTES];
     struct retry next;
     size_t retry;

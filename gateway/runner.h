@@ -46,6 +46,7 @@ struct retry {
 struct job {
     struct job_row row;                 /* as committed */
     struct job *next;
+    uint32_t user;                      /* a number that the jobs of one user have in common, below RUNNER_JOBS_MAX */
     int input_fd, output_fd, errors_fd; /* -1 until the first line */
     uint64_t output_end, errors_end;    /* appended, perhaps not committed yet */
     struct line_ref page[RUNNER_PAGE];
@@ -118,7 +119,7 @@ void runner_step(struct runner *r, uint64_t now_ns, int64_t real_ms);
 /* Call runner_step after so long at the latest; -1: when something happens. */
 int runner_timeout_ms(const struct runner *r, uint64_t now_ns);
 
-/* --- between runner.c and runner_commit.c -------------------------------------------------------- */
+/* --- between runner.c, runner_commit.c and runner_turn.c -------------------------------------------------- */
 
 struct record {                         /* one answer or error that is not on disk yet */
     struct job *job;
@@ -134,6 +135,9 @@ struct record {                         /* one answer or error that is not on di
 /* Keep a record; takes text, adds the newline.  answer: NULL for an error.  The caller has seen that there is room. */
 void runner_record(struct runner *r, struct job *j, uint32_t number, char *text, size_t bytes, const struct weir_answer *answer,
                    uint64_t now_ns);
+/* Of whom a line is fed next: each user stands with one job, so a hundred jobs of one do not hide that of another.  NULL: nobody has
+ * anything, or room. */
+struct job *runner_whose_turn(const struct runner *r, uint64_t now_ns);
 /* Open the files of a job, cut to what is committed.  ST_OK, ST_SYSTEM (try again at its disk_not_before_ns), ST_CORRUPT: *why. */
 MUST_CHECK enum status runner_open_files(struct runner *r, struct job *j, uint64_t now_ns, char *why, size_t why_bytes);
 /* Append, sync, commit all records.  A failure keeps them for a later try. */
