@@ -181,15 +181,18 @@ static void session_name(const struct broker *b, const char *user, struct span s
 /* The session the request names, if it names one.  False with a->error set. */
 static bool use_session(struct broker *b, const struct wire_generate *g, struct admission *a, int *ret_session)
 {
-    uint64_t name[2], user, ttl_ms = g->session_ttl_ms != 0 ? g->session_ttl_ms : SESSION_TTL_MS;
+    const char *user = b->accounts.list[a->account].name;
+    uint64_t name[2], hash, ttl_ms = g->session_ttl_ms != 0 ? g->session_ttl_ms : SESSION_TTL_MS;
 
     if (g->session.n == 0)
         return true;
-    session_name(b, b->accounts.list[a->account].name, g->session, name, &user);
-    enum status st = sessions_use(&b->sessions, name, user, ttl_ms * UINT64_C(1000000), b->now_ns, ret_session);
+    const struct user *u = users_by_name(&b->identity.users, user);
+    uint64_t most = u != NULL && u->max_sessions > 0 ? u->max_sessions : SESSIONS_USER_MAX;
+    session_name(b, user, g->session, name, &hash);
+    enum status st = sessions_use(&b->sessions, name, hash, most, ttl_ms * UINT64_C(1000000), b->now_ns, ret_session);
     if (st == ST_LIMIT)
-        error_set(&a->error, ERR_LIMIT_EXCEEDED, "session", "user %s has %d sessions, the limit: end one, or wait for its time-out",
-                  b->accounts.list[a->account].name, SESSIONS_USER_MAX);
+        error_set(&a->error, ERR_LIMIT_EXCEEDED, "session",
+                  "user %s has as many sessions as max-sessions allows, %" PRIu64 ": end one, or wait for its time-out", user, most);
     else if (st != ST_OK)
         error_set(&a->error, ERR_BUSY, "session", "the pool has %d sessions, its limit", SESSIONS_MAX);
     return st == ST_OK;

@@ -29,7 +29,7 @@ static void start_time(struct session *e, uint64_t now_ns)
     e->expires_ns = now_ns + e->ttl_ns;
 }
 
-static enum status open_session(struct sessions *s, const uint64_t name[2], uint64_t user, int *ret_at)
+static enum status open_session(struct sessions *s, const uint64_t name[2], uint64_t user, uint64_t n_user_max, int *ret_at)
 {
     uint32_t n_own = 0;
     int at = SESSION_NONE;
@@ -39,7 +39,7 @@ static enum status open_session(struct sessions *s, const uint64_t name[2], uint
         if (at == SESSION_NONE && s->list[i].number == 0)
             at = i;
     }
-    if (n_own >= SESSIONS_USER_MAX)
+    if (n_own >= n_user_max)
         return ST_LIMIT;
     if (at == SESSION_NONE)
         return ST_FULL;
@@ -50,12 +50,13 @@ static enum status open_session(struct sessions *s, const uint64_t name[2], uint
     return ST_OK;
 }
 
-enum status sessions_use(struct sessions *s, const uint64_t name[2], uint64_t user, uint64_t ttl_ns, uint64_t now_ns, int *ret_at)
+enum status sessions_use(struct sessions *s, const uint64_t name[2], uint64_t user, uint64_t n_user_max, uint64_t ttl_ns,
+                         uint64_t now_ns, int *ret_at)
 {
     int at = find(s, name);
 
     if (at == SESSION_NONE) {
-        enum status st = open_session(s, name, user, &at);
+        enum status st = open_session(s, name, user, n_user_max, &at);
         if (st != ST_OK)
             return st;
     }

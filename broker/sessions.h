@@ -43,8 +43,10 @@ struct sessions {
 };
 
 /* A request of this session comes: open it, or start its time again.  *ret_at is its place, good while the request lives.
- * ST_OK; ST_LIMIT: the user has SESSIONS_USER_MAX; ST_FULL: there are SESSIONS_MAX. */
-MUST_CHECK enum status sessions_use(struct sessions *s, const uint64_t name[2], uint64_t user, uint64_t ttl_ns, uint64_t now_ns, int *ret_at);
+ * n_user_max: sessions that the user may have.
+ * ST_OK; ST_LIMIT: the user has as many; ST_FULL: there are SESSIONS_MAX. */
+MUST_CHECK enum status sessions_use(struct sessions *s, const uint64_t name[2], uint64_t user, uint64_t n_user_max, uint64_t ttl_ns,
+                                    uint64_t now_ns, int *ret_at);
 /* The request is gone. */
 void sessions_unuse(struct sessions *s, int at, uint64_t now_ns);
 /* session_end: false when there is none of this name. */

@@ -27,6 +27,7 @@ static const struct {
     { { .name = "max-jobs", .type = CONFIG_U64 }, offsetof(struct user, max_jobs) },
     { { .name = "max-tokens-a-day", .type = CONFIG_U64 }, offsetof(struct user, max_tokens_a_day) },
     { { .name = "max-connections", .type = CONFIG_U64 }, offsetof(struct user, max_connections) },
+    { { .name = "max-sessions", .type = CONFIG_U64 }, offsetof(struct user, max_sessions) },
 };
 enum { N_LIMITS = sizeof(limits) / sizeof(limits[0]) };
 

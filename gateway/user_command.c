@@ -239,7 +239,7 @@ static uint64_t *limit_field(struct user *u, const char *name, size_t n)
     } limits[] = { { "max-running", &u->max_running },     { "max-queued", &u->max_queued },
                    { "max-job-lines", &u->max_job_lines }, { "max-job-bytes", &u->max_job_bytes },
                    { "max-jobs", &u->max_jobs },           { "max-tokens-a-day", &u->max_tokens_a_day },
-                   { "max-connections", &u->max_connections } };
+                   { "max-connections", &u->max_connections }, { "max-sessions", &u->max_sessions } };
 
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         if (strlen(limits[i].name) == n && memcmp(limits[i].name, name, n) == 0)
@@ -286,7 +286,7 @@ static enum status set_limit(struct user *u, bool group, const char *word, struc
     if (field == NULL) {
         error_set(err, ERR_INVALID_PARAMETER, "limit",
                   "\"%.60s\" is no limit: max-running=, max-queued=, max-job-lines=, max-job-bytes=, max-jobs=, "
-                  "max-tokens-a-day=, max-connections=",
+                  "max-tokens-a-day=, max-connections=, max-sessions=",
                   word);
         return ST_INVALID;
     }
@@ -301,9 +301,10 @@ static enum status set_limit(struct user *u, bool group, const char *word, struc
 static void print_limits(const struct user *u)
 {
     printf("%s max-running=%" PRIu64 " max-queued=%" PRIu64 " max-job-lines=%" PRIu64 " max-job-bytes=%" PRIu64
-           " max-jobs=%" PRIu64 " max-tokens-a-day=%" PRIu64 " max-connections=%" PRIu64 "   (0: the pool's default)\n",
+           " max-jobs=%" PRIu64 " max-tokens-a-day=%" PRIu64 " max-connections=%" PRIu64 " max-sessions=%" PRIu64
+           "   (0: the pool's default)\n",
            u->name, u->max_running, u->max_queued, u->max_job_lines, u->max_job_bytes, u->max_jobs,
-           u->max_tokens_a_day, u->max_connections);
+           u->max_tokens_a_day, u->max_connections, u->max_sessions);
 }
 
 /* disable, enable, limit: what can be changed of a user who is there. */
@@ -430,7 +431,7 @@ void user_command_help(FILE *out)
           "       weir user list                             users, their keys and limits\n"
           "       weir user usage                            what users and groups used today and this month, as CSV\n"
           "       weir user limit NAME|@GROUP LIMIT=N...     max-running max-queued max-jobs max-job-lines max-job-bytes\n"
-          "                                                  max-tokens-a-day max-connections; 0 is the pool's default\n"
+          "                                                  max-tokens-a-day max-connections max-sessions; 0 is the pool's default\n"
           "       weir user disable NAME | enable NAME       no login, put out at once; jobs go on\n"
           "       weir user remove NAME\n"
           "       weir user group add GROUP | remove GROUP\n"

@@ -15,7 +15,7 @@ enum {
     USER_REQUESTS_MAX = 2048,      /* of them, for one user */
     CLIENTS_MAX = 1024,            /* connections with a live request or a hello */
     SESSIONS_MAX = 2048,           /* sessions of one broker */
-    SESSIONS_USER_MAX = 128,       /* of them, of one user */
+    SESSIONS_USER_MAX = 128,       /* of them, of one user for whom the users file has no max-sessions */
     SESSION_TTL_MS = 10 * 60 * 1000,            /* a session is kept so long after its last request */
     SESSION_TTL_MS_MAX = 24 * 3600 * 1000,
     CLIENT_PROBE_MS = 100,         /* progress interval; a client that is gone is found within it */

@@ -12,7 +12,7 @@
  *   max-running = 64                             (limits; absent = the pool's default)
  *
  * Further keys: disabled = yes|no, cache-scope = user|pool (of requests that name none), max-queued, max-job-lines, max-job-bytes (512M), max-jobs, max-tokens-a-day,
- * max-connections (by tcp).
+ * max-connections (by tcp), max-sessions.
  *
  * Names: 1 to 31 of a-z 0-9 _ -, beginning with a letter; uid-N is reserved.  An ipc peer whose uid no user names is called by
  * the machine's account name, or "uid-N" where there is none, or it does not fit, or it is the name of somebody in this file
@@ -61,7 +61,7 @@ struct user {
     uint32_t n_curve;
     uint64_t max_running, max_queued;  /* 0: the pool's default */
     uint64_t max_job_lines, max_job_bytes, max_jobs, max_tokens_a_day; /* 0: the pool's default */
-    uint64_t max_connections;          /* by tcp; likewise */
+    uint64_t max_connections, max_sessions; /* likewise; connections by tcp */
 };
 
 struct users {

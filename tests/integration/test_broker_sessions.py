@@ -1,5 +1,5 @@
 """Sessions: a conversation keeps its worker and its computed part until its time is over, and never changes an answer."""
-import os, signal, subprocess, time
+import os, shutil, signal, subprocess, tempfile, time
 
 from broker_pool import BIN, PATIENCE, Pool, run
 
@@ -42,6 +42,29 @@ def the_command_names_one():
         r = subprocess.run([os.path.join(BIN, "weir"), "generate", "--session", "s", "--max-tokens", "3", "--connect", pool.endpoint, "x"],
                            capture_output=True, timeout=30)
         assert r.returncode == 0 and pool.status()["pool"]["sessions"] == 1, r
+
+
+def a_users_own_limit_counts():
+    folder = tempfile.mkdtemp(prefix="weir-users-")
+    users = os.path.join(folder, "users")
+    with open(users, "w") as f:
+        os.chmod(users, 0o640)
+        f.write("[ann]\nmax-sessions = 2\n[bob]\nmax-sessions = 130\n")
+    with Pool(args=["--users-file", users]) as pool:
+        c = pool.client()
+        for user, n in (("ann", 2), ("bob", 130), ("carol", 128)):
+            for i in range(n):
+                assert c.generate(prompt="x", max_tokens=1, session="s%d" % i, on_behalf_of=user).end["type"] == "done", (user, i)
+            m = c.generate(prompt="x", max_tokens=1, session="more", on_behalf_of=user).end
+            assert m["code"] == "limit_exceeded" and "max-sessions allows, %d:" % n in m["message"], m
+        # the file is read again: what is open stays, and one more may come or not
+        with open(users, "w") as f:
+            f.write("[ann]\nmax-sessions = 3\n[bob]\nmax-sessions = 1\n")
+        pool.wait_for("reloaded", lambda s: "event=users_reloaded" in pool.log())
+        assert c.generate(prompt="x", max_tokens=1, session="more", on_behalf_of="ann").end["type"] == "done"
+        assert c.generate(prompt="x", max_tokens=1, session="s7", on_behalf_of="bob").end["type"] == "done"
+        assert c.generate(prompt="x", max_tokens=1, session="more", on_behalf_of="bob").end["code"] == "limit_exceeded"
+    shutil.rmtree(folder)
 
 
 def limits_and_owners():
@@ -152,5 +175,5 @@ def the_chat_command_uses_one_and_ends_it():
 
 
 if __name__ == "__main__":
-    run([a_turn_computes_only_what_is_new, the_chat_command_uses_one_and_ends_it, a_session_stays_with_its_worker, time_ends_a_session, the_command_names_one, limits_and_owners,
+    run([a_turn_computes_only_what_is_new, the_chat_command_uses_one_and_ends_it, a_session_stays_with_its_worker, time_ends_a_session, the_command_names_one, limits_and_owners, a_users_own_limit_counts,
          what_is_kept_is_found_again_and_answers_are_the_same])

@@ -17,7 +17,7 @@ static int use(uint64_t name, uint64_t ttl, uint64_t now)
 {
     int at = SESSION_NONE;
 
-    return sessions_use(&s, (uint64_t[2]){ name, 0 }, name % 3, ttl, now, &at) == ST_OK ? at : SESSION_NONE;
+    return sessions_use(&s, (uint64_t[2]){ name, 0 }, name % 3, SESSIONS_USER_MAX, ttl, now, &at) == ST_OK ? at : SESSION_NONE;
 }
 
 static void a_session_lives_until_its_time_out_and_not_longer(void **state)
@@ -86,12 +86,12 @@ static void limits_hold(void **state)
     (void)state;
     memset(&s, 0, sizeof(s));
     for (uint64_t i = 0; i < SESSIONS_USER_MAX; i++)
-        assert_int_equal(sessions_use(&s, (uint64_t[2]){ i, 1 }, 1, 10, 0, &at), ST_OK);
-    assert_int_equal(sessions_use(&s, (uint64_t[2]){ 999, 1 }, 1, 10, 0, &at), ST_LIMIT);
-    assert_int_equal(sessions_use(&s, (uint64_t[2]){ 5, 1 }, 1, 10, 0, &at), ST_OK); /* one that is there */
+        assert_int_equal(sessions_use(&s, (uint64_t[2]){ i, 1 }, 1, SESSIONS_USER_MAX, 10, 0, &at), ST_OK);
+    assert_int_equal(sessions_use(&s, (uint64_t[2]){ 999, 1 }, 1, SESSIONS_USER_MAX, 10, 0, &at), ST_LIMIT);
+    assert_int_equal(sessions_use(&s, (uint64_t[2]){ 5, 1 }, 1, 1, 10, 0, &at), ST_OK); /* one that is there, though the limit is lower now */
     for (uint64_t i = SESSIONS_USER_MAX; i < SESSIONS_MAX; i++)
-        assert_int_equal(sessions_use(&s, (uint64_t[2]){ i, 2 }, 100 + i, 10, 0, &at), ST_OK);
-    assert_int_equal(sessions_use(&s, (uint64_t[2]){ 1, 3 }, 3, 10, 0, &at), ST_FULL);
+        assert_int_equal(sessions_use(&s, (uint64_t[2]){ i, 2 }, 100 + i, 1, 10, 0, &at), ST_OK);
+    assert_int_equal(sessions_use(&s, (uint64_t[2]){ 1, 3 }, 3, UINT64_MAX, 10, 0, &at), ST_FULL);
     sessions_check(&s);
 }
 
