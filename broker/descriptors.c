@@ -44,6 +44,8 @@ int accept4(int listener, struct sockaddr *restrict address, socklen_t *restrict
 {
     int fd = (int)syscall(SYS_accept4, listener, address, address_bytes, flags);
 
+    if (fd < 0 && (errno == EMFILE || errno == ENOMEM || errno == ENOBUFS))
+        errno = ENFILE; /* libzmq lets that pass, and tries again */
     if (fd < 0 || is_for_clients(fd))
         return fd;
     close(fd);

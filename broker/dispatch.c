@@ -159,14 +159,16 @@ static bool route(struct broker *b, uint32_t request, struct router_candidate *c
     static struct router_prefix prefix; /* 4 KiB */
     struct request *r = &b->requests.list[request];
     struct span prompt = record_prompt(&r->record);
-    uint64_t warm_tokens, picked_ns = clock_now_ns();
+    uint64_t picked_ns = clock_now_ns();
 
     prefix.n = 0;
     if (!r->cache_off && r->kind == WORK_GENERATE)
         router_prefix_of(record_head(&r->record)->scope, prompt, &prefix);
     int home = r->session != SESSION_NONE ? b->sessions.list[r->session].worker : -1;
     for (;;) {
-        int at = home >= 0 && candidates[home].usable ? home : router_pick(b->router, &prefix, prompt.n, r->prompt_tokens_estimate, candidates, &warm_tokens);
+        int at = home >= 0 && candidates[home].usable
+                     ? home
+                     : router_pick(b->router, &prefix, prompt.n, r->prompt_tokens_estimate, candidates);
         if (at < 0)
             return false;
         enum status st = send_to(b, request, &b->workers[at]);

@@ -125,10 +125,10 @@ uint32_t router_warm_chunks(const struct router *r, uint32_t worker, const struc
 }
 
 int router_pick(const struct router *r, const struct router_prefix *p, uint64_t prompt_bytes, uint64_t prompt_tokens,
-                const struct router_candidate *candidates, uint64_t *ret_warm_tokens)
+                const struct router_candidate *candidates)
 {
     int best = -1, warmest = -1;
-    uint64_t best_cost = 0, warmest_cost = 0, best_warm = 0, warmest_warm = 0;
+    uint64_t best_cost = 0, warmest_cost = 0, warmest_warm = 0;
 
     for (uint32_t w = 0; w < r->n_workers; w++) {
         if (!candidates[w].usable)
@@ -142,7 +142,6 @@ int router_pick(const struct router *r, const struct router_prefix *p, uint64_t 
         if (best < 0 || cost < best_cost) {
             best = (int)w;
             best_cost = cost;
-            best_warm = warm;
         }
         if (warm > warmest_warm || (warm > 0 && warm == warmest_warm && cost < warmest_cost)) {
             warmest = (int)w;
@@ -150,12 +149,5 @@ int router_pick(const struct router *r, const struct router_prefix *p, uint64_t 
             warmest_warm = warm;
         }
     }
-    if (best < 0)
-        return -1;
-    if (warmest >= 0 && warmest_cost < best_cost + ROUTER_MARGIN_TOKENS) {
-        *ret_warm_tokens = warmest_warm;
-        return warmest;
-    }
-    *ret_warm_tokens = best_warm;
-    return best;
+    return warmest >= 0 && warmest_cost < best_cost + ROUTER_MARGIN_TOKENS ? warmest : best;
 }

@@ -59,9 +59,9 @@ void router_forget(struct router *r, uint32_t worker);
 /* Chunks of the prefix that the worker is believed to have, from the first without a gap. */
 uint32_t router_warm_chunks(const struct router *r, uint32_t worker, const struct router_prefix *p);
 
-/* candidates [n_workers].  prompt_tokens: estimate for the whole prompt of prompt_bytes.  The worker's number, and in
- * *ret_warm_tokens what it is believed to have of the prompt; -1 when no candidate is usable. */
+/* candidates [n_workers].  prompt_tokens: estimate for the whole prompt of prompt_bytes.  The worker's number; -1 when no candidate is
+ * usable. */
 int router_pick(const struct router *r, const struct router_prefix *p, uint64_t prompt_bytes, uint64_t prompt_tokens,
-                const struct router_candidate *candidates, uint64_t *ret_warm_tokens);
+                const struct router_candidate *candidates);
 
 #endif
