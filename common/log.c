@@ -2,12 +2,17 @@
  *
  * A line is built in a buffer on the stack and handed to write(2) at once, so lines of several threads and
  * processes that share standard error do not mix (a pipe takes up to PIPE_BUF bytes as one).  Nothing is
- * buffered: what was logged before a crash is there.  Values come from users now and then, so control
+ * buffered: what was logged before a crash is there.  Nor does a line wait for a reader: whoever stops a
+ * pager would stop the pool.  A line for which there is no room now is lost, and the next one says how many
+ * were.  Values come from users now and then, so control
  * bytes never reach the terminal: what log_quote did not escape is written as '?'. */
 #include "log.h"
 
 #include <errno.h>
+#include <linux/limits.h>
+#include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +22,12 @@
 #include <unistd.h>
 
 enum { LINE_BYTES = 2048, PROGRAM_BYTES = 32 };
+_Static_assert(LINE_BYTES <= PIPE_BUF, "a line is written as one");
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 static char program_name[PROGRAM_BYTES] = "weir";
 static enum log_level level_max = LOG_LEVEL_INFO;
+static _Atomic unsigned n_lost; /* lines, since one could be written last */
 static bool to_journal; /* standard error is systemd's: a line begins with its priority, <3> to <7>, which the journal takes off */
 
 /* stream: "DEVICE:INODE" of the pipe that systemd gave; standard error may be another one by now. */
@@ -66,6 +73,14 @@ static size_t write_head(char *line, size_t line_bytes, enum log_level level, co
     return more < 0 ? n : n + (size_t)more < line_bytes ? n + (size_t)more : line_bytes - 1;
 }
 
+/* A pipe or socket that is ready takes a whole line: it is no longer than PIPE_BUF. */
+static bool has_room(void)
+{
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+    return poll(&p, 1, 0) != 0; /* an error shows in write() */
+}
+
 static void write_all(const char *at, size_t n)
 {
     while (n > 0) {
@@ -77,6 +92,18 @@ static void write_all(const char *at, size_t n)
         at += done;
         n -= (size_t)done;
     }
+}
+
+static void tell_lost(void)
+{
+    char line[LINE_BYTES];
+
+    if (atomic_load_explicit(&n_lost, memory_order_relaxed) == 0 || !has_room())
+        return;
+    unsigned n = atomic_exchange_explicit(&n_lost, 0, memory_order_relaxed);
+    size_t bytes = write_head(line, sizeof(line), LOG_LEVEL_WARN, "log_lines_lost");
+    bytes += (size_t)snprintf(line + bytes, sizeof(line) - bytes, " n=%u\n", n);
+    write_all(line, bytes);
 }
 
 void log_event(enum log_level level, const char *event, const char *format, ...)
@@ -104,7 +131,11 @@ void log_event(enum log_level level, const char *event, const char *format, ...)
         if ((unsigned char)line[i] < 0x20 || line[i] == 0x7F)
             line[i] = '?';
     line[n++] = '\n';
-    write_all(line, n);
+    tell_lost();
+    if (has_room())
+        write_all(line, n);
+    else
+        atomic_fetch_add_explicit(&n_lost, 1, memory_order_relaxed);
     errno = saved_errno;
 }
 

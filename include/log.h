@@ -2,7 +2,8 @@
  *
  * `event` is a short constant word; the format that follows yields key=value pairs with units in the keys.  Values that
  * may hold spaces or quotes go through log_quote, which writes "..." with escapes.  Never log prompts, answers or keys.
- * Any thread may log; a line is one write(2).  Under systemd it begins with its priority, which the journal keeps and takes off. */
+ * Any thread may log; a line is one write(2) and never waits: lines for which standard error has no room are counted and lost
+ * (event=log_lines_lost n=).  Under systemd it begins with its priority, which the journal keeps and takes off. */
 #ifndef LOG_H
 #define LOG_H
 

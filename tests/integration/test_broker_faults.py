@@ -1,5 +1,5 @@
 """Workers that die, hang, lie and fail to start: no request notices, but the one that did it."""
-import os, random, resource, signal, socket, time
+import fcntl, os, random, resource, signal, socket, subprocess, time
 
 from broker_pool import Answer, Pool, run
 from patience import wait_until
@@ -150,6 +150,36 @@ def more_connections_than_descriptors_harm_nobody():
         assert pool.client().generate(prompt="p", max_tokens=2).end["type"] == "done"
 
 
+class UnreadPool(Pool):
+    """Its log is a small pipe that nobody reads."""
+
+    def start(self):
+        self.unread, end = os.pipe()
+        fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 4096)
+        self.process = subprocess.Popen(self.command, stderr=end, stdout=end, env=self.env)
+        os.close(end)
+
+    def log(self):
+        return ""
+
+
+def a_log_that_nobody_reads_stops_nothing():
+    with UnreadPool(workers=1) as pool:
+        c = pool.client()
+
+        def next_life():
+            os.kill(c.ask({"type": "status", "id": "s"}, "status")["workers"][0]["pid"], signal.SIGKILL)
+            assert c.generate(prompt="p", max_tokens=2).end["type"] == "done"
+
+        for _ in range(25):  # each says more than 300 bytes
+            next_life()
+        said = os.read(pool.unread, 4096)
+        next_life()
+        said += os.read(pool.unread, 4096)
+        assert b"event=log_lines_lost" in said, said
+        os.close(pool.unread)
+
+
 def a_request_that_kills_workers_is_refused_and_the_others_are_not():
     for trouble in ["!signal 11 5", "!signal 6 0", "!exit 1 3", "!hang 4", "!lie index 3", "!lie choice 3", "!lie slot 3",
                     "!lie length 3", "!lie type 3", "!lie id 3", "!lie done 3", "!lie finish 3", "!lie text 3", "!noise 7 3"]:
@@ -274,7 +304,7 @@ if __name__ == "__main__":
          an_exact_takeover_never_changes_kind, a_stopped_worker_is_taken_for_hung,
          a_request_that_kills_workers_is_refused_and_the_others_are_not,
          a_stopped_worker_is_noticed_though_it_is_idle, a_stopped_worker_is_noticed_though_requests_keep_coming,
-         more_connections_than_descriptors_harm_nobody, a_broker_that_is_born_deaf_to_its_childrens_ends_hears_them, a_suspect_that_ends_is_cleared, suspects_do_not_keep_a_worker_for_long,
+         a_log_that_nobody_reads_stops_nothing, more_connections_than_descriptors_harm_nobody, a_broker_that_is_born_deaf_to_its_childrens_ends_hears_them, a_suspect_that_ends_is_cleared, suspects_do_not_keep_a_worker_for_long,
          noise_in_the_region_harms_nobody_else, a_worker_that_scribbles_over_its_region_harms_nobody_else,
          a_worker_whose_card_is_rubbish_never_gets_work, a_worker_that_cannot_start_says_why,
          workers_die_with_the_broker])
