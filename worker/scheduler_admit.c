@@ -38,7 +38,7 @@ static void claim_rows(struct admission *a, const struct sequence *seq)
     a->n_prefills[high]++;
 }
 
-/* Anew after every change to running[]: who is preempted for a newcomer leaves a row behind as well. */
+/* Anew after every change to running[], or of somebody's rank there: who is preempted for a newcomer leaves a row behind as well. */
 static void survey(const struct scheduler *s, struct admission *a)
 {
     a->rows_left[0] = scheduler_chunk_rows(s, false);
@@ -123,8 +123,9 @@ static bool still_waits(const struct scheduler *s, const struct sequence *seq, u
            !waited_enough(s, seq, now_ns);
 }
 
-static bool waits_for_prefix(struct scheduler *s, struct sequence *seq, uint64_t now_ns)
+static bool waits_for_prefix(struct scheduler *s, struct admission *a, struct sequence *seq)
 {
+    const uint64_t now_ns = a->now_ns;
     if (seq->cache_off)
         return false;
     if (still_waits(s, seq, now_ns))
@@ -136,6 +137,8 @@ static bool waits_for_prefix(struct scheduler *s, struct sequence *seq, uint64_t
         scheduler_lend(s);
     else if (seq->waits_for != NULL && seq->interactive)
         seq->waits_for->lent_interactive = true;
+    if (before != seq->waits_for)
+        survey(s, a);
     if (seq->waits_for == NULL) {
         if (seq->waits_since_ns != 0 && seq->prefix_wait_ns == 0)
             seq->prefix_wait_ns = now_ns - seq->waits_since_ns;
@@ -313,7 +316,7 @@ static bool has_rows(const struct admission *a, const struct sequence *seq)
 
 static void try_admit(struct scheduler *s, struct admission *a, struct sequence *seq)
 {
-    if (seq->paused || waits_for_leader(seq) || waits_for_prefix(s, seq, a->now_ns))
+    if (seq->paused || waits_for_leader(seq) || waits_for_prefix(s, a, seq))
         return;
     /* When blocks are so short that somebody was preempted, only who may preempt gets in. */
     if ((s->preempted && !seq->interactive) || !has_rows(a, seq) || !make_slot(s, a, seq)) {
