@@ -718,8 +718,8 @@ void desk_inbox_back(struct desk *d, struct conn *c, struct op *op)
     op->inbox = NULL;
     snprintf(text, sizeof text, "%s\nNothing was submitted.  Put the file again, or rename it to its final name to try once more.\n",
              u->why[0] != '\0' ? u->why : "The connection ended before the file had become a job.");
-    /* a commit that failed may be on disk all the same: only what is no job for certain goes back */
-    if (job_store_by_key(d->store, c->user, u->token, &row) == ST_NOT_FOUND &&
+    /* only what is certainly no job, now and after a crash, goes back */
+    if (job_store_settle(d->store) == ST_OK && job_store_by_key(d->store, c->user, u->token, &row) == ST_NOT_FOUND &&
         inbox_back(d->files, c->user, u->stored, u->token, back) == ST_OK) {
         inbox_note_return(d->files, c->user, u->stored, back, text);
         audit(c, "submit", u->stored, size_of(d, c, back), "refused");
@@ -747,7 +747,10 @@ static enum status is_a_job(const char *user, const char *token, void *arg)
     struct desk *d = arg;
     struct job_row row;
 
-    return is_in_work(d, token) ? ST_AGAIN : job_store_by_key(d->store, user, token, &row);
+    if (is_in_work(d, token))
+        return ST_AGAIN;
+    enum status st = job_store_settle(d->store);
+    return st == ST_OK ? job_store_by_key(d->store, user, token, &row) : st;
 }
 
 void desk_inbox_refused(struct desk *d, struct conn *c, struct op *op, const struct error *err)

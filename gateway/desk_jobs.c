@@ -247,7 +247,10 @@ static void begin_job(struct desk *d, struct conn *c, struct op *op, struct job_
         return;
     }
     if (save_new(d, &row, op->try_lines) != ST_OK) {
-        desk_fail_internal(d, c, op, "the job store cannot be written; nothing was submitted");
+        bool sure = job_store_settle(d->store) == ST_OK;
+        desk_fail_internal(d, c, op,
+                           sure ? "the job store cannot be written; nothing was submitted"
+                                : "the job store cannot be written; look whether the job is there before you submit it again");
         desk_stop_op(d, c, op);
         return;
     }

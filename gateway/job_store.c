@@ -37,6 +37,7 @@ struct job_store {
     sqlite3 *db;
     sqlite3_stmt *statements[S_COUNT];
     bool early;                /* in a transaction of job_store_begin_early() */
+    bool unsettled;            /* something failed since the last job_store_settle() */
 };
 
 const char *job_state_name(enum job_state s)
@@ -50,6 +51,7 @@ const char *job_state_name(enum job_state s)
 static enum status failed(struct job_store *s, const char *what)
 {
     log_error("store", "what=%s sqlite=\"%s\"", what, sqlite3_errmsg(s->db));
+    s->unsettled = true;
     return ST_SYSTEM;
 }
 
@@ -266,6 +268,19 @@ void job_store_rollback(struct job_store *s)
     if (sqlite3_get_autocommit(s->db) == 0 && run(s, S_ROLLBACK) != ST_OK)
         log_error("store", "what=rollback");
     end_early(s);
+}
+
+/* Any commit will do: it begins where the one that failed began, whose end is then no longer part of the log. */
+enum status job_store_settle(struct job_store *s)
+{
+    char sql[64];
+
+    if (!s->unsettled)
+        return ST_OK;
+    snprintf(sql, sizeof sql, "PRAGMA user_version=%d", SCHEMA_VERSION); /* writes, though it changes nothing */
+    enum status st = run_sql(s, sql);
+    s->unsettled = st != ST_OK;
+    return st;
 }
 
 /* --- jobs ----------------------------------------------------------------------------------------- */

@@ -107,6 +107,10 @@ MUST_CHECK enum status job_store_begin(struct job_store *s);
 MUST_CHECK enum status job_store_begin_early(struct job_store *s);
 MUST_CHECK enum status job_store_commit(struct job_store *s);
 void job_store_rollback(struct job_store *s);
+/* After a failure: make sure that what this store says now is what a start would find.  A commit whose sync failed may be on disk all the
+ * same, and count after a crash, until the next commit writes over it.  Before anybody is told that something did not happen; costs nothing
+ * when nothing failed.  ST_SYSTEM: still not known. */
+MUST_CHECK enum status job_store_settle(struct job_store *s);
 
 /* Insert a new job: sets row->seq and row->id.  ST_INVALID: this user has a job with this key already. */
 MUST_CHECK enum status job_store_add(struct job_store *s, struct job_row *row);

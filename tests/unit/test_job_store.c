@@ -6,6 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
@@ -20,6 +21,18 @@ static struct random dice;
 static struct error err;
 static char folder[64], path[96];
 static struct job_store *store;
+
+static bool disk_refuses; /* to sync */
+
+/* That of the C library, for SQLite too. */
+int fdatasync(int fd)
+{
+    if (disk_refuses) {
+        errno = EIO;
+        return -1;
+    }
+    return fsync(fd);
+}
 
 static int set_up(void **state)
 {
@@ -152,6 +165,42 @@ static void a_key_belongs_to_one_job_of_a_user(void **state)
     a.state = JOB_DELETED;
     assert_int_equal(job_store_save(store, &a), ST_OK);
     assert_int_equal(job_store_add(store, &again), ST_OK);
+}
+
+/* Is there such a job for a start that finds the disk as it is now? */
+static enum status found_after_a_crash(const char *key)
+{
+    struct job_store *after;
+    struct job_row row;
+    char command[512], copy[128];
+
+    snprintf(copy, sizeof copy, "%s/crash/jobs.db", folder);
+    snprintf(command, sizeof command, "cd %s && rm -rf crash && mkdir crash && cp jobs.db jobs.db-wal crash/", folder);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(job_store_open(copy, &after, &err), ST_OK);
+    enum status st = job_store_by_key(after, "ada", key, &row);
+    job_store_close(after);
+    return st;
+}
+
+static void a_commit_whose_sync_failed_does_not_come_back(void **state)
+{
+    struct job_row row = add("ada", "a", "");
+    struct job_row known;
+
+    (void)state;
+    snprintf(row.key, sizeof row.key, "k");
+    disk_refuses = true;
+    assert_int_equal(job_store_begin(store), ST_OK);
+    assert_int_equal(job_store_save(store, &row), ST_OK);
+    assert_int_equal(job_store_commit(store), ST_SYSTEM);
+    assert_int_equal(job_store_settle(store), ST_SYSTEM);
+    disk_refuses = false;
+    assert_int_equal(job_store_by_key(store, "ada", "k", &known), ST_NOT_FOUND);
+    assert_int_equal(job_store_settle(store), ST_OK);
+    assert_int_equal(found_after_a_crash("k"), ST_NOT_FOUND);
+    assert_int_equal(job_store_save(store, &row), ST_OK);
+    assert_int_equal(found_after_a_crash("k"), ST_OK);
 }
 
 static void add_line(int64_t seq, uint32_t number, const char *id)
@@ -516,6 +565,7 @@ int main(int argc, char **argv)
         T(ids_sort_by_age_and_are_never_used_again),
         T(jobs_are_found_by_what_people_call_them),
         T(a_key_belongs_to_one_job_of_a_user),
+        T(a_commit_whose_sync_failed_does_not_come_back),
         T(a_custom_id_twice_names_the_first_line),
         T(a_line_is_done_once),
         T(lines_against_a_table),
