@@ -1,4 +1,4 @@
-/* commands.h - the verbs of `weir`, one file each, and the flags they show in their help. */
+/* commands.h - the verbs of `weir`, one file each (cmd_*.c), and the flags they show in their help; main.c has those about the program itself. */
 #ifndef COMMANDS_H
 #define COMMANDS_H
 
@@ -14,12 +14,8 @@ int cmd_worker(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_top(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
-int cmd_version(int argc, char **argv);
-int cmd_help(int argc, char **argv);
 int cmd_key(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
-int cmd_user(int argc, char **argv);
-int cmd_gateway(int argc, char **argv);
 
 size_t generate_flags(struct flag *ret_flags);
 size_t chat_flags(struct flag *ret_flags);
@@ -32,7 +28,6 @@ size_t trace_flags(struct flag *ret_flags);
 size_t key_flags(struct flag *ret_flags);
 size_t verify_flags(struct flag *ret_flags);
 size_t top_flags(struct flag *ret_flags);
-size_t version_flags(struct flag *ret_flags);
 
 /* The help of one verb on standard output; EXIT_DONE. */
 int command_help(const char *verb);

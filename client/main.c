@@ -10,6 +10,12 @@
 #include "over_ssh.h"
 #include "version.h"
 
+static int cmd_user(int argc, char **argv);
+static int cmd_gateway(int argc, char **argv);
+static int cmd_version(int argc, char **argv);
+static size_t version_flags(struct flag *ret_flags);
+static int cmd_help(int argc, char **argv);
+
 const struct verb verbs[] = {
     {"generate", cmd_generate, "[OPTIONS] PROMPT|-", "complete a prompt as it is given",
      "Completes PROMPT (or standard input) and streams the answer.", generate_flags},
@@ -144,7 +150,7 @@ static int unknown_verb(const char *name)
     return EXIT_USAGE;
 }
 
-int cmd_help(int argc, char **argv)
+static int cmd_help(int argc, char **argv)
 {
     if (argc == 0) {
         print_list(stdout);
@@ -163,14 +169,14 @@ int cmd_help(int argc, char **argv)
 
 static bool version_json;
 
-size_t version_flags(struct flag *ret_flags)
+static size_t version_flags(struct flag *ret_flags)
 {
     ret_flags[0] = (struct flag){
         "json", 0, FLAG_SWITCH, &version_json, NULL, "print {\"version\": .., \"build\": ..}", 0, 0};
     return 1;
 }
 
-int cmd_version(int argc, char **argv)
+static int cmd_version(int argc, char **argv)
 {
     struct flag flags[FLAGS_MAX];
     int n_args = flags_parse(flags, version_flags(flags), "version", argc, argv);
@@ -225,12 +231,12 @@ static int become_gateway(const char *first, int argc, char **argv)
     return EXIT_FAILED;
 }
 
-int cmd_user(int argc, char **argv)
+static int cmd_user(int argc, char **argv)
 {
     return become_gateway("user", argc, argv);
 }
 
-int cmd_gateway(int argc, char **argv)
+static int cmd_gateway(int argc, char **argv)
 {
     return become_gateway(NULL, argc, argv);
 }
