@@ -171,7 +171,7 @@ def a_log_that_nobody_reads_stops_nothing():
             os.kill(c.ask({"type": "status", "id": "s"}, "status")["workers"][0]["pid"], signal.SIGKILL)
             assert c.generate(prompt="p", max_tokens=2).end["type"] == "done"
 
-        for _ in range(25):  # each says more than 300 bytes
+        for _ in range(12):  # each says more than 400 bytes
             next_life()
         said = os.read(pool.unread, 4096)
         next_life()
