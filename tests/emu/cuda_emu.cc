@@ -44,6 +44,7 @@ struct fiber {
     const char *what; /* it meets in */
     std::vector<std::vector<pending_copy>> copies; /* committed groups, oldest first */
     std::vector<pending_copy> open;
+    bool has_waited; /* for the launch before */
 #if defined(__x86_64__)
     void *sp;
 #else
@@ -80,6 +81,7 @@ static struct {
     char *stacks;
     fiber fibers[THREADS_MAX];
     warp warps[THREADS_MAX / 32];
+    bool follows;
     unsigned n_threads, n_ready;
     unsigned ready[THREADS_MAX];
     fiber *now;
@@ -197,6 +199,8 @@ static void fiber_main()
     (*e.body)();
     if (!e.now->open.empty() || !e.now->copies.empty())
         fail("a thread ended with copies it has not waited for");
+    if (e.follows && !e.now->has_waited)
+        fail("a thread ended and has not waited for the launch before it");
     e.now->state = DONE;
     leave(true);
     abort();
@@ -226,6 +230,7 @@ static void fiber_start(fiber *f)
     f->state = READY;
     f->copies.clear();
     f->open.clear();
+    f->has_waited = false;
 }
 
 static void make_ready(fiber *f)
@@ -372,7 +377,7 @@ static void run_block(dim3 grid, dim3 block, dim3 index)
     }
 }
 
-void run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread)
+void run(dim3 grid, dim3 block, size_t shared_bytes, bool follows, const std::function<void()> &thread)
 {
     const size_t n_blocks = (size_t)grid.x * grid.y * grid.z, n_threads = (size_t)block.x * block.y * block.z;
 
@@ -399,6 +404,7 @@ void run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>
     for (size_t i = n_blocks; i > 1; i--)
         std::swap(order[i - 1], order[draw() % i]);
     e.body = &thread;
+    e.follows = follows;
     for (size_t i = 0; i < n_blocks && !e.failed; i++) {
         void *shared = nullptr;
         if (posix_memalign(&shared, 128, shared_bytes > 0 ? shared_bytes : 1) != 0)
@@ -422,6 +428,17 @@ void barrier(const char *file, int line)
     e.now->file = file;
     e.now->line = line;
     leave(false);
+}
+
+void wait_for_grid()
+{
+    e.now->has_waited = true;
+}
+
+void launch_next_grid()
+{
+    if (!e.now->has_waited)
+        fail("a thread lets the next launch begin and has not waited for the one before it");
 }
 
 /* ------------------------------------------------------------------ meetings */

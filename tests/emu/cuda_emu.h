@@ -11,6 +11,7 @@
  *   missing synchronisation  with other orders come other numbers, and shared memory is full of signalling NaN bytes when a
  *                            block begins; the tests run every kernel in many orders
  *   missing waits            what cp.async copies arrives when the thread waits for it, not earlier (or at once: by the seed)
+ *   missing grid_wait()      a thread of a launch on a stream that ends without it, or lets the next launch begin before it
  *   memory errors            global and shared memory are heap blocks of exact size: AddressSanitizer sees the rest
  *
  *   arguments in graphs      a graph holds the launches with the arguments they had when it was recorded
@@ -75,7 +76,8 @@ const std::string &failure();       /* the first broken rule since expect_failur
 
 /* ---- launches ---- */
 
-void run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
+/* follows: another launch may still be under way when this one begins. */
+void run(dim3 grid, dim3 block, size_t shared_bytes, bool follows, const std::function<void()> &thread);
 extern uint64_t n_launches, launches_left; /* so far; until the device fails */
 /* device_emu.cc: to the end of a stream's queue; into the graph that is recorded of it, if one is; one launch more, unless the
  * device fails now */
@@ -104,6 +106,8 @@ void meet(const char *what, uint32_t mask, const void *in, size_t in_bytes, void
 void copy_async(void *to, const void *from, size_t bytes);
 void copy_commit();
 void copy_wait(int groups_left);
+void wait_for_grid();
+void launch_next_grid();
 
 template <typename T> T &static_shared_object(const char *file, int line)
 {
@@ -163,7 +167,7 @@ namespace emu
 template <typename... P, typename... A>
 cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, A... args)
 {
-    const std::function<void()> operation = [=] { run(grid, block, shared_bytes, [=] { kernel(args...); }); };
+    const std::function<void()> operation = [=] { run(grid, block, shared_bytes, stream != nullptr, [=] { kernel(args...); }); };
 
     if (stream != nullptr && record(stream, operation))
         return cudaSuccess;
@@ -355,12 +359,15 @@ template <int GROUPS_LEFT> inline void cp_async_wait()
     emu::copy_wait(GROUPS_LEFT);
 }
 
-/* Programmatic dependent launch: nothing overlaps here. */
+/* Programmatic dependent launch: nothing overlaps here, but every thread must wait, and wait first.  (A launch that began the next
+ * one without having waited would let that one run beside the one before both.) */
 inline void grid_wait()
 {
+    emu::wait_for_grid();
 }
 inline void grid_launch()
 {
+    emu::launch_next_grid();
 }
 
 #endif

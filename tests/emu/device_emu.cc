@@ -160,10 +160,12 @@ static enum status sticky(const char *what)
 enum status device_open(uint32_t ordinal, bool, struct device_properties *ret_properties, struct error *err)
 {
     struct device_properties p = {};
-    const char *launches = getenv("WEIR_EMULATED_LAUNCHES"); /* for programs that a test does not link */
+    const char *launches = getenv("WEIR_EMULATED_LAUNCHES"), *mib = getenv("WEIR_EMULATED_MIB"); /* for programs that a test does not link */
 
     if (launches != nullptr)
         emu_fail_after(strtoull(launches, nullptr, 10));
+    if (mib != nullptr)
+        emu_memory(strtoull(mib, nullptr, 10) << 20);
     if (ordinal > 0) {
         error_set(err, ERR_INVALID_PARAMETER, "--device", "there is no CUDA device %u; devices are 0 to 0", ordinal);
         return ST_NOT_FOUND;

@@ -297,6 +297,18 @@ static void leaves_with_a_copy(const int *in)
     cp_async_commit();
 }
 
+static void never_waits_for_the_launch_before()
+{
+    if (threadIdx.x > 0)
+        grid_wait();
+}
+
+static void begins_the_next_launch_first()
+{
+    grid_launch();
+    grid_wait();
+}
+
 template <typename F> static void assert_fails(const char *with, F launch)
 {
     emu::expect_failure(true);
@@ -321,6 +333,8 @@ static void divergence_is_found_and_named(void **)
         assert_fails("reads lane 20", [&] { LAUNCH(a_shuffle_from_outside_the_mask, 1, 32, 0, nullptr, out); });
         assert_fails("has not waited", [&] { LAUNCH(leaves_with_a_copy, 1, 1, 16, nullptr, in); });
     }
+    assert_fails("has not waited for the launch before", [] { emu::run(1, 32, 0, true, never_waits_for_the_launch_before); });
+    assert_fails("lets the next launch begin", [] { emu::run(1, 32, 0, true, begins_the_next_launch_first); });
     assert_fails("no device takes", [] { LAUNCH(half_the_block_at_a_barrier, 1, 1056, 0, nullptr); });
 }
 

@@ -364,6 +364,58 @@ static void a_row_has_the_same_bits_in_any_company(void **)
     }
 }
 
+/* Row i of n, by a product or by a gate: [n][N]. */
+static void few_or_many(const two_weights &w, input_rows &x, enum product_kind kind, const uint32_t *map,
+                        uint32_t n, float *y)
+{
+    const uint32_t n_rows = w.form[0].n_rows;
+    exact<uint32_t> count(1);
+
+    count[0] = n;
+    struct product_args a = arguments(w, x, count.at, nullptr);
+    a.kind = kind;
+    a.map = map;
+    if (kind == PRODUCT_GATE) {
+        a.out.f32 = y;
+        a.out.f32_stride = n_rows;
+        add(a, w.form[0], nullptr, 0, nullptr);
+    }
+    add(a, w.form[1], y, n_rows, nullptr);
+    assert_int_equal(launch_product(&a, n, nullptr), ST_OK);
+}
+
+/* Every kernel that a number of rows takes, over the ends of K (of a unit of 8, of a block of 32), of N (of a panel, of a block's
+ * panels) and of tiles of rows: the bits are those that each row has alone. */
+static void a_float_rows_bits_are_those_it_has_alone_at_every_edge(void **)
+{
+    static const struct {
+        uint32_t k, n;
+    } sizes[] = { { 1, 1 }, { 8, 15 }, { 31, 16 }, { 37, 17 }, { 40, 65 }, { 72, 33 }, { 264, 130 }, { 352, 16 } };
+    static const uint32_t more[] = { 31, 33, 64, 65 };
+    dice d = { 8 };
+
+    for (enum tensor_type type : { TENSOR_F16, TENSOR_BF16, TENSOR_F32 }) {
+        for (const auto &size : sizes) {
+            const two_weights w(type, size.n, size.k, d.next() | 1);
+            input_rows x(65, size.k, d);
+            for (enum product_kind kind : { PRODUCT_STORE, PRODUCT_GATE }) {
+                exact<float> alone((size_t)x.n * size.n), y((size_t)x.n * size.n);
+                for (uint32_t row = 0; row < x.n; row++) {
+                    emu::set_seed(d.next());
+                    few_or_many(w, x, kind, &row, 1, &alone[(size_t)row * size.n]);
+                }
+                for (uint32_t i = 0; i < 17 + sizeof(more) / sizeof(more[0]); i++) {
+                    const uint32_t n = i < 17 ? i + 1 : more[i - 17];
+                    emu::set_seed(d.next());
+                    few_or_many(w, x, kind, nullptr, n, y.at);
+                    assert_bits(kind == PRODUCT_STORE ? "edges" : "edges of a gate", alone.at, y.at,
+                                (size_t)n * size.n);
+                }
+            }
+        }
+    }
+}
+
 /* More tiles of rows than go through the panels together: every output is there, and is its row's. */
 static void many_tiles_of_rows_are_all_computed(void **)
 {
@@ -400,6 +452,7 @@ int main()
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_are_the_cpus),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_company),
+        cmocka_unit_test(a_float_rows_bits_are_those_it_has_alone_at_every_edge),
         cmocka_unit_test(many_tiles_of_rows_are_all_computed),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -8,9 +8,9 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp "$build/bin/weir-worker" "$plugin" "$folder"
 
-answer() { # answer DEVICE
+answer() { # answer DEVICE [PROMPT]
     "$folder/weir-worker" -m "$model" --device "$1" --context 128 --kv-blocks 16 --max-rows 16 --max-seqs 2 --greedy --max-tokens 4 \
-        --generate "1, 2, 3, 4, 5," 2>"$folder/$1.log"
+        --generate "${2:-1, 2, 3, 4, 5,}" 2>"$folder/$1.log"
 }
 cpu=$(answer cpu) || { tail -n 5 "$folder/cpu.log"; exit 1; }
 cuda=$(answer cuda) || { tail -n 5 "$folder/cuda.log"; exit 1; }
@@ -52,6 +52,38 @@ case $fast in *fast*) ;; *) exit 1 ;; esac
 # A launch that fails ends the worker, with the reason in its log.
 if WEIR_EMULATED_LAUNCHES=300 answer cuda >"$folder/failed" 2>/dev/null; then echo "a worker on a broken device answered"; exit 1; fi
 grep -q 'event=device .*reason="launch: unspecified launch failure' "$folder/cuda.log" || { tail -n 5 "$folder/cuda.log"; exit 1; }
+
+# In a pool the broker takes over: the worker's next process, on a device that works, ends the answer that the first had begun.
+cat >"$folder/worker" <<END
+#!/bin/sh
+mkdir "$folder/first" 2>/dev/null && export WEIR_EMULATED_LAUNCHES=400
+exec "$folder/weir-worker" "\$@"
+END
+chmod +x "$folder/worker"
+WEIR_CONFIG=$folder/config "$build/bin/weir-broker" --runtime-dir "$folder/pool" --worker-program "$folder/worker" --model "m=$model" \
+    --threads 1 --host-store-bytes 0 --kv-bytes 20M --device cuda >"$folder/broker.log" 2>&1 &
+broker=$!
+pool="ipc://$folder/pool/broker.sock"
+"$build/bin/weir" --connect "$pool" status --wait-ready 120 >/dev/null || { tail -n 5 "$folder/broker.log"; exit 1; }
+answered=$("$build/bin/weir" --connect "$pool" generate --json --temperature 0 --max-tokens 4 "1, 2," 2>"$folder/generate.log")
+kill -TERM "$broker"
+wait "$broker"
+echo "$answered" | python3 -c 'import json, sys; a = json.load(sys.stdin); sys.exit(a["text"] != sys.argv[1] or a["takeovers"] != 1)' "$(answer cpu "1, 2,")" ||
+    { echo "$answered"; cat "$folder/generate.log"; tail -n 5 "$folder/broker.log"; exit 1; }
+grep -q 'event=device .*reason="launch: unspecified launch failure' "$folder/broker.log" || { tail -n 5 "$folder/broker.log"; exit 1; }
+
+# A device that is not there, and one with too little memory: cuda is refused in words, auto takes the CPU.
+refused() { # refused WORDS DEVICE OPTION...
+    local words=$1
+    shift
+    "$folder/weir-worker" -m "$model" --context 128 --plan --device "$@" >/dev/null 2>"$folder/refused.log" && { echo "took it: $words"; exit 1; }
+    grep -qF -- "$words" "$folder/refused.log" || { cat "$folder/refused.log"; exit 1; }
+}
+refused 'there is no CUDA device 1; devices are 0 to 0' cuda:1
+export WEIR_EMULATED_MIB=64
+refused 'MiB of device memory' cuda --kv-blocks 16
+"$folder/weir-worker" -m "$model" --context 128 --kv-blocks 16 --plan --device auto 2>/dev/null | grep -q '^weights' || { echo "auto did not take the CPU"; exit 1; }
+unset WEIR_EMULATED_MIB
 
 # What only a GPU has is refused by name where there is none; auto does not pass over it either.
 for device in cpu auto; do
