@@ -52,8 +52,10 @@ enum {
     TICK_IDLE_MS = 500,
     BLOCKED_RETRY_MS = 5,     /* a client whose queue is full is tried again after so long */
     METRICS_MS = 1000,        /* a new page of metrics so often */
+    DROPPED_MS = 1000,        /* the log tells of dropped replies so often at most */
     METRICS_USERS_MAX = 200,  /* users with series of their own */
     LATE_REPLIES_MAX = 4096,  /* answers that are no request's, waiting for room in a client's queue */
+    LATE_BYTES_MAX = 16 << 20,/* of them all */
     SCOPE_SECRET_BYTES = 192,
     TOKEN_MESSAGE_IDS_MAX = 8192,      /* ids of one token message */
     TOKEN_MESSAGE_LOGPROBS_MAX = 256,  /* ... that carries log-probabilities */
@@ -126,6 +128,7 @@ struct broker {
     struct wire_buffer out;   /* the message being written */
     struct late_reply late[LATE_REPLIES_MAX];
     uint32_t late_first, n_late;
+    uint64_t late_bytes, n_dropped, dropped_due_ns; /* n_dropped: late replies given up since the log said so; it does again then */
 };
 
 /* --- broker.c -------------------------------------------------------------------------------- */

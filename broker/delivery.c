@@ -19,6 +19,7 @@
 #include "log.h"
 #include "utf8.h"
 
+enum { FULL_PEERS_MAX = 64 };
 static const uint64_t ms_ns = 1000000;
 
 static struct span out_span(const struct broker *b)
@@ -30,14 +31,16 @@ static struct span out_span(const struct broker *b)
 
 static void keep_late(struct broker *b, const struct peer *to)
 {
-    uint8_t *copy = b->n_late < LATE_REPLIES_MAX ? malloc(b->out.n) : NULL;
+    bool room = b->n_late < LATE_REPLIES_MAX && b->late_bytes + b->out.n <= LATE_BYTES_MAX;
+    uint8_t *copy = room ? malloc(b->out.n) : NULL;
 
     if (copy == NULL) {
-        log_warn("reply_dropped", "late=%" PRIu32, b->n_late);
+        b->n_dropped++;
         return;
     }
     memcpy(copy, b->out.at, b->out.n);
     b->late[(b->late_first + b->n_late++) % LATE_REPLIES_MAX] = (struct late_reply){ *to, copy, b->out.n, b->now_ns };
+    b->late_bytes += b->out.n;
 }
 
 void delivery_reply(struct broker *b, const struct peer *to)
@@ -54,24 +57,50 @@ void delivery_error(struct broker *b, const struct peer *to, struct span id, con
         delivery_reply(b, to);
 }
 
-/* A client that does not read keeps its answers here; only when room gets short do the ones it has left longest go. */
+static bool is_among(const struct peer *peers, uint32_t n, const struct peer *p)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (peers[i].socket == p->socket && memcmp(peers[i].id, p->id, PEER_ID_BYTES) == 0)
+            return true;
+    return false;
+}
+
+/* A client that does not read keeps its answers here; only when room (LATE_REPLIES_MAX, LATE_BYTES_MAX) gets short do the ones it has left
+ * longest go. */
 static void send_late(struct broker *b)
 {
+    struct peer full[FULL_PEERS_MAX]; /* had no room in this pass: no reply is copied to be refused again */
+    uint32_t n_full = 0;
+
     for (uint32_t n = b->n_late; n > 0; n--) {
         struct late_reply r = b->late[b->late_first];
 
         b->late_first = (b->late_first + 1) % LATE_REPLIES_MAX;
         b->n_late--;
+        b->late_bytes -= r.n;
         bool unread = b->now_ns - r.since_ns >= b->options->slow_reader_ms * ms_ns;
-        if (endpoint_send(&b->endpoint, &r.to, span_of(r.at, r.n)) != ST_AGAIN) {
+        bool sent = !is_among(full, n_full, &r.to) && endpoint_send(&b->endpoint, &r.to, span_of(r.at, r.n)) != ST_AGAIN;
+        if (!sent && n_full < FULL_PEERS_MAX && !is_among(full, n_full, &r.to))
+            full[n_full++] = r.to;
+        if (sent) {
             free(r.at);
-        } else if (unread && b->n_late >= LATE_REPLIES_MAX / 2) {
-            log_warn("reply_dropped", "late=%" PRIu32 " reason=slow_reader", b->n_late);
+        } else if (unread && (b->n_late >= LATE_REPLIES_MAX / 2 || b->late_bytes >= LATE_BYTES_MAX / 2)) {
+            b->n_dropped++;
             free(r.at);
         } else {
             b->late[(b->late_first + b->n_late++) % LATE_REPLIES_MAX] = r; /* to the end */
+            b->late_bytes += r.n;
         }
     }
+}
+
+static void tell_dropped(struct broker *b)
+{
+    if (b->n_dropped == 0 || b->now_ns < b->dropped_due_ns)
+        return;
+    log_warn("reply_dropped", "n=%" PRIu64 " late=%" PRIu32 " bytes=%" PRIu64, b->n_dropped, b->n_late, b->late_bytes);
+    b->n_dropped = 0;
+    b->dropped_due_ns = b->now_ns + DROPPED_MS * ms_ns;
 }
 
 /* --- one request ------------------------------------------------------------------------------ */
@@ -376,6 +405,7 @@ static void probe(struct broker *b, uint32_t client)
 void delivery_tick(struct broker *b)
 {
     send_late(b);
+    tell_dropped(b);
     for (uint32_t i = 0; i < CLIENTS_MAX && b->clients.n > 0; i++) {
         struct client *c = &b->clients.list[i];
 

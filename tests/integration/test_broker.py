@@ -1,5 +1,5 @@
 """The broker with workers that need no model: every message, every refusal, every way a client can leave."""
-import os, random, signal, threading, time
+import os, re, random, signal, threading, time
 
 from broker_pool import PATIENCE, Answer, Client, Pool, SIGNATURE, msgpack, run
 from patience import wait_until
@@ -213,6 +213,17 @@ def limits_are_named():
         ends = [c.receive_type("error", "accepted") for _ in range(12)]
         busy = [m for m in ends if m["type"] == "error"]
         assert 3 <= len(busy) <= 5 and all("bytes" in m["message"] for m in busy), busy
+
+
+def answers_that_nobody_reads_have_their_limit():
+    with Pool(workers=16) as pool:  # its status is long
+        deaf, c = Client(pool.endpoint, receive_hwm=1), pool.client()
+        for _ in range(3300):  # a thousand fill the queue to the client, 1,800 take 16 MB
+            deaf.send({"type": "status", "id": "s"})
+        # Several have one line of the log together.
+        pool.wait_for("dropped", lambda s: any(int(n) > 1 for n in re.findall(r"event=reply_dropped n=(\d+) ", pool.log())), 60)
+        assert c.generate(prompt="p", max_tokens=2).end["type"] == "done"
+        deaf.close()
 
 
 def a_slow_reader_costs_only_itself():
@@ -467,7 +478,7 @@ if __name__ == "__main__":
          several_choices_and_logprobs, tokenizes_and_lists_models, refuses_what_it_does_not_know,
          answers_broken_messages, a_frame_over_the_limit_costs_the_connection_only, ids_are_unique_on_a_connection,
          cancels_running_and_queued, deadlines_hold_in_the_queue_and_in_a_run, a_client_that_left_holds_nothing,
-         progress_comes_while_nothing_else_does, a_users_own_requests_go_by_priority, limits_are_named, a_slow_reader_costs_only_itself,
+         progress_comes_while_nothing_else_does, a_users_own_requests_go_by_priority, limits_are_named, answers_that_nobody_reads_have_their_limit, a_slow_reader_costs_only_itself,
          users_share_by_tokens, the_users_file_says_who_may_do_what, the_members_of_a_group_share_its_limits, shows_its_numbers_to_prometheus,
          goes_on_with_what_an_earlier_broker_began, drains_on_sigterm, what_it_is_told_wrong_is_named,
          a_second_broker_of_the_same_folder_is_refused, sixty_four_clients_come_and_go])
