@@ -217,7 +217,6 @@ static void attention(const struct kernels *k, const struct limits *l, uint8_t *
                                       .v = values,
                                       .k_scales = 2 * values,
                                       .v_scales = 2 * values + scales,
-                                      .next_head = 0,
                                       .head_dim = DIM,
                                       .kv_group = q8 ? 32 : 0},
                                .n = n};

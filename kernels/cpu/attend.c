@@ -97,6 +97,7 @@ static void make_tile(const struct backend *b, uint32_t l, const struct item *it
     const uint32_t head = it->kv_head * b->heads_per_group + it->head_set * b->heads_per_tile;
 
     t->kv = kv_view_of(b, l, it->kv_head, e->blocks);
+    t->next = (struct kv_ahead){ 0 };
     t->n = 0;
     for (uint32_t i = 0; i < it->n_tokens; i++) {
         const uint32_t seen = e->n_past + it->first_token + i + 1;
@@ -106,6 +107,16 @@ static void make_tile(const struct backend *b, uint32_t l, const struct item *it
             t->lo[t->n] = window > 0 && seen > window ? seen - window : 0;
         }
     }
+}
+
+static struct kv_ahead kv_of_item(const struct backend *b, uint32_t l, const struct item *it)
+{
+    const struct plan_entry *e = &b->step.plan->entries[it->entry];
+    const uint32_t window = b->m->layers[l].window, first = e->n_past + it->first_token + 1;
+
+    return (struct kv_ahead){ .pool = kv_view_of(b, l, it->kv_head, e->blocks).pool, .blocks = e->blocks,
+                              .from = window > 0 && first > window ? (first - window) / SPLIT * SPLIT : 0,
+                              .to = e->n_past + it->first_token + it->n_tokens };
 }
 
 /* The finished rows go to the input of the output projection. */
@@ -128,11 +139,17 @@ static void attend_items(struct backend *b, uint32_t l, uint32_t thread)
     struct thread_scratch *own = &b->threads[thread];
     const uint32_t n = n_items(b);
     struct attention_state state = { .o = own->o };
+    uint32_t expected = UINT32_MAX;
+    struct item it, next;
     struct attention_tile t;
 
-    for (uint32_t i; (i = pool_take(b->pool, thread, n)) != POOL_NONE;) {
-        const struct item it = item_of(b, i);
+    for (uint32_t i; (i = pool_take(b->pool, thread, n)) != POOL_NONE; expected = i + 1) {
+        it = i == expected ? next : item_of(b, i);
         make_tile(b, l, &it, &t);
+        if (i + 1 < n) {
+            next = item_of(b, i + 1);
+            t.next = kv_of_item(b, l, &next);
+        }
         for (uint32_t j = 0; j < t.n; j++)
             state.l[j] = 0;
         b->k->attention_begin(&t, &own->attention);
@@ -169,6 +186,11 @@ static void attend_shared(struct backend *b, uint32_t l, uint32_t thread)
         }
         for (uint32_t j = 0; j < t.n; j++)
             part->l[j] = 0;
+        t.next = (struct kv_ahead){ t.kv.pool, t.kv.blocks, (split + 1) * SPLIT, t.hi[0] };
+        if (t.next.from >= t.next.to && i / s->split_count + 1 < s->split_items) {
+            const struct item next = item_of(b, i / s->split_count + 1);
+            t.next = kv_of_item(b, l, &next);
+        }
         b->k->attention_splits(&t, &own->attention, split, split + 1, part);
     }
     pool_barrier(b->pool);

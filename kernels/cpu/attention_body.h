@@ -19,8 +19,10 @@ INLINE const uint8_t *block_at(const struct kv_view *kv, uint32_t position)
 }
 
 /* What a few queries read is used once and lies scattered, so it is asked for ahead: with the scores of a block its V, with the V of a
- * block what the scores of the block one split on will read; in the last split, those of the next head, which is next in line as a
- * rule.  So memory is never idle.  With many queries the arithmetic takes longer than memory. */
+ * block the K of the block one split on, or of what comes after this call.  Where K and V of a split stay in a first-level cache, both
+ * are asked for one split on: they lie beside each other.  With many queries the arithmetic takes longer than memory. */
+enum { FIRST_LEVEL = 40 << 10 };
+
 INLINE void fetch_v(const uint8_t *const *v, const int nb, size_t byte)
 {
     UNROLL
@@ -28,26 +30,28 @@ INLINE void fetch_v(const uint8_t *const *v, const int nb, size_t byte)
         __builtin_prefetch(v[b] + byte);
 }
 
-INLINE const uint8_t *block_one_split_on(const struct attention_tile *t, uint32_t position)
+/* The block there that has the place of `position` in its split; where there is none, the block of `position`, which is at hand. */
+INLINE const uint8_t *block_ahead(const struct kv_view *kv, const struct kv_ahead *ahead, uint32_t position)
 {
-    if (position + SPLIT < t->hi[0])
-        return block_at(&t->kv, position + SPLIT);
-    return block_at(&t->kv, position % SPLIT) + t->kv.next_head;
+    const uint32_t at = ahead->from + position % SPLIT;
+
+    return at < ahead->to ? ahead->pool + (size_t)ahead->blocks[at / BLOCK_TOKENS] * kv->block_bytes : block_at(kv, position);
 }
 
-/* K is fetched by the sixteenth, with each of the 16 positions of V; the scales of both with the first. */
-INLINE void fetch_k_one_split_on(const struct attention_tile *t, uint32_t position)
+/* A sixteenth of K or V from `at` on, the one of `position`: of its dimensions dim0 .. dim0 + n - 1. */
+INLINE void fetch_sixteenth(const uint8_t *at, const int element, uint32_t head_dim, uint32_t position, uint32_t dim0, const int n)
 {
-    const uint8_t *block = block_one_split_on(t, position);
-    const size_t bytes = t->kv.head_dim * (t->kv.kv_group == 0 ? 2 : 1);
+    at += ((size_t)(position % 16) * head_dim + dim0) * (size_t)element;
+    UNROLL
+    for (int i = 0; i < n * element; i += 64)
+        __builtin_prefetch(at + i);
+}
 
-    for (size_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(block + t->kv.k + position % 16 * bytes + i, 0, 2);
-    if (t->kv.kv_group == 0 || position % 16 != 0)
-        return;
-    for (size_t i = 0; i < t->kv.head_dim / t->kv.kv_group * 32; i += 64) {
-        __builtin_prefetch(block + t->kv.k_scales + i, 0, 2);
-        __builtin_prefetch(block + t->kv.v_scales + i, 0, 2);
+INLINE void fetch_scales(const struct kv_view *kv, const uint8_t *block)
+{
+    for (size_t i = 0; i < kv->head_dim / QUANT_BLOCK * 32; i += 64) {
+        __builtin_prefetch(block + kv->k_scales + i);
+        __builtin_prefetch(block + kv->v_scales + i);
     }
 }
 
@@ -69,19 +73,22 @@ INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *
         for (int i = 0; i < nq; i++)
             acc[b][i] = vf_zero();
     }
-    for (uint32_t d = 0; d < t->kv.head_dim; d++, qt += ATTENTION_QUERIES) {
-        vf kd[BATCH_BLOCKS];
-        if (nq <= FEW_QUERIES && d % 2 == 0)
+    for (uint32_t d = 0; d < t->kv.head_dim; d += 2) {
+        if (nq <= FEW_QUERIES)
             fetch_v(v, nb, (size_t)d * 32);
         UNROLL
-        for (int b = 0; b < nb; b++)
-            kd[b] = vf_of_f16(k[b] + (size_t)d * 16);
-        UNROLL
-        for (int i = 0; i < nq; i++) {
-            vf q = vf_set1(qt[i]);
+        for (uint32_t j = 0; j < 2; j++, qt += ATTENTION_QUERIES) {
+            vf kd[BATCH_BLOCKS];
             UNROLL
             for (int b = 0; b < nb; b++)
-                acc[b][i] = vf_fma(kd[b], q, acc[b][i]);
+                kd[b] = vf_of_f16(k[b] + (size_t)(d + j) * 16);
+            UNROLL
+            for (int i = 0; i < nq; i++) {
+                vf q = vf_set1(qt[i]);
+                UNROLL
+                for (int b = 0; b < nb; b++)
+                    acc[b][i] = vf_fma(kd[b], q, acc[b][i]);
+            }
         }
     }
     UNROLL
@@ -94,7 +101,7 @@ INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *
 INLINE void scores_q8(const int nq, const int nb, const struct attention_tile *t, const struct attention_scratch *sc,
                       uint32_t first, uint32_t position, float *s)
 {
-    const uint32_t dim = t->kv.head_dim, group = t->kv.kv_group, n_groups = dim / group;
+    const uint32_t dim = t->kv.head_dim, n_groups = dim / QUANT_BLOCK;
     vf acc[BATCH_BLOCKS][BATCH_QUERIES];
     const uint8_t *block[BATCH_BLOCKS], *v[BATCH_BLOCKS];
 
@@ -113,7 +120,9 @@ INLINE void scores_q8(const int nq, const int nb, const struct attention_tile *t
             UNROLL
             for (int i = 0; i < nq; i++)
                 dot[b][i] = vi_start8(sc->q8n[(first + (uint32_t)i) * n_groups + g]);
-        for (uint32_t d = g * group; d < (g + 1) * group; d += 4) {
+        UNROLL
+        for (uint32_t j = 0; j < QUANT_BLOCK; j += 4) {
+            const uint32_t d = g * QUANT_BLOCK + j;
             if (nq <= FEW_QUERIES)
                 fetch_v(v, nb, (size_t)d * 16);
             UNROLL
@@ -204,8 +213,8 @@ static void weights(float *s, uint32_t from, uint32_t to, float *ret_m, float *r
 /* ------------------------------------------------------------------ weighted sum of V */
 
 /* o[query][dim0 + 16 v] += sum over positions from .. to-1, nq queries whose weights begin at s. */
-INLINE void values_f16(const int nq, const int nv, const struct attention_tile *t, const float *s, uint32_t from,
-                       uint32_t to, uint32_t dim0, float *o)
+INLINE void values_f16(const int nq, const int nv, const struct attention_tile *t, const struct kv_ahead *ahead, const float *s,
+                       uint32_t from, uint32_t to, uint32_t dim0, float *o)
 {
     const uint32_t dim = t->kv.head_dim;
     vf acc[BATCH_QUERIES][BATCH_DIMS];
@@ -217,17 +226,19 @@ INLINE void values_f16(const int nq, const int nv, const struct attention_tile *
             acc[i][v] = vf_load(o + (size_t)i * dim + dim0 + 16 * v);
     while (from < to) {
         const uint16_t *value = (const uint16_t *)(const void *)(block_at(&t->kv, from) + t->kv.v) + (size_t)(from % 16) * dim + dim0;
+        const uint8_t *next = block_ahead(&t->kv, ahead, from) + t->kv.k;
+        const float *weight = s + from % SPLIT;
         uint32_t end = (from & ~15u) + 16;
-        for (end = end < to ? end : to; from < end; from++, value += dim) {
+        for (end = end < to ? end : to; from < end; from++, value += dim, weight++) {
             vf vd[BATCH_DIMS];
-            if (nq <= 3 && dim0 == 0)
-                fetch_k_one_split_on(t, from);
+            if (nq <= 3)
+                fetch_sixteenth(next, 2, dim, from, dim0, 16 * nv);
             UNROLL
             for (int v = 0; v < nv; v++)
                 vd[v] = vf_of_f16(value + 16 * v);
             UNROLL
             for (int i = 0; i < nq; i++) {
-                vf w = vf_set1(s[(size_t)i * SPLIT + from % SPLIT]);
+                vf w = vf_set1(weight[(size_t)i * SPLIT]);
                 UNROLL
                 for (int v = 0; v < nv; v++)
                     acc[i][v] = vf_fma(vd[v], w, acc[i][v]);
@@ -242,10 +253,12 @@ INLINE void values_f16(const int nq, const int nv, const struct attention_tile *
 }
 
 /* The same with weight * scale first: one product a position and group of dimensions. */
-INLINE void values_q8(const int nq, const int nv, const struct attention_tile *t, const float *s, uint32_t from,
-                      uint32_t to, uint32_t dim0, float *o)
+INLINE void values_q8(const int nq, const int nv, const struct attention_tile *t, const struct kv_ahead *ahead, const float *s,
+                      uint32_t from, uint32_t to, uint32_t dim0, float *o)
 {
     const uint32_t dim = t->kv.head_dim;
+    const int of_group = nv == 1 ? 1 : QUANT_BLOCK / 16, groups = nv / of_group; /* vectors of V that share a scale */
+    const bool both = 2 * SPLIT * dim <= FIRST_LEVEL;
     vf acc[BATCH_QUERIES][BATCH_DIMS];
     float scaled[BATCH_QUERIES][BATCH_DIMS][16];
 
@@ -255,26 +268,37 @@ INLINE void values_q8(const int nq, const int nv, const struct attention_tile *t
         for (int v = 0; v < nv; v++)
             acc[i][v] = vf_load(o + (size_t)i * dim + dim0 + 16 * v);
     while (from < to) {
-        const uint8_t *block = block_at(&t->kv, from);
+        const uint8_t *block = block_at(&t->kv, from), *next = block_ahead(&t->kv, ahead, from);
         const int8_t *value = (const int8_t *)(block + t->kv.v) + (size_t)(from % 16) * dim + dim0;
-        const uint16_t *scales = (const uint16_t *)(const void *)(block + t->kv.v_scales);
+        const uint16_t *scales = (const uint16_t *)(const void *)(block + t->kv.v_scales) + dim0 / QUANT_BLOCK * 16;
+        if (nq <= 3 && dim0 == 0)
+            fetch_scales(&t->kv, next);
         UNROLL
-        for (int v = 0; v < nv; v++) {
-            vf scale = vf_of_f16(scales + (dim0 + 16 * (uint32_t)v) / t->kv.kv_group * 16);
+        for (int g = 0; g < groups; g++) {
+            vf scale = vf_of_f16(scales + 16 * g);
             UNROLL
             for (int i = 0; i < nq; i++)
-                vf_store(scaled[i][v], vf_mul(vf_load(s + (size_t)i * SPLIT + (from & ~15u) % SPLIT), scale));
+                vf_store(scaled[i][g], vf_mul(vf_load(s + (size_t)i * SPLIT + (from & ~15u) % SPLIT), scale));
         }
         uint32_t end = (from & ~15u) + 16;
         for (end = end < to ? end : to; from < end; from++, value += dim) {
-            if (nq <= 3 && dim0 == 0)
-                fetch_k_one_split_on(t, from);
+            if (nq <= 3)
+                fetch_sixteenth(next + t->kv.k, 1, dim, from, dim0, 16 * nv);
+            if (nq <= 3 && both)
+                fetch_sixteenth(next + t->kv.v, 1, dim, from, dim0, 16 * nv);
             UNROLL
-            for (int v = 0; v < nv; v++) {
-                vf vd = vf_of_i8(value + 16 * v);
+            for (int g = 0; g < groups; g++) {
+                vf vd[BATCH_DIMS];
                 UNROLL
-                for (int i = 0; i < nq; i++)
-                    acc[i][v] = vf_fma(vd, vf_set1(scaled[i][v][from % 16]), acc[i][v]);
+                for (int v = 0; v < of_group; v++)
+                    vd[v] = vf_of_i8(value + QUANT_BLOCK * g + 16 * v);
+                UNROLL
+                for (int i = 0; i < nq; i++) {
+                    vf w = vf_set1(scaled[i][g][from % 16]);
+                    UNROLL
+                    for (int v = 0; v < of_group; v++)
+                        acc[i][of_group * g + v] = vf_fma(vd[v], w, acc[i][of_group * g + v]);
+                }
             }
         }
     }
@@ -298,12 +322,13 @@ enum { VALUE_QUERIES = 1, VALUE_DIMS = 1 };
     do {                                                                                                           \
         uint32_t d = 0;                                                                                            \
         for (; d + 16 * VALUE_DIMS <= t->kv.head_dim; d += 16 * VALUE_DIMS)                                        \
-            values_##kind(nq, VALUE_DIMS, t, s, from, to, d, o);                                                   \
+            values_##kind(nq, VALUE_DIMS, t, ahead, s, from, to, d, o);                                                   \
         for (; d < t->kv.head_dim; d += 16)                                                                        \
-            values_##kind(nq, 1, t, s, from, to, d, o);                                                            \
+            values_##kind(nq, 1, t, ahead, s, from, to, d, o);                                                            \
     } while (0)
 
-static void values(uint32_t nq, const struct attention_tile *t, const float *s, uint32_t from, uint32_t to, float *o)
+static void values(uint32_t nq, const struct attention_tile *t, const struct kv_ahead *ahead, const float *s, uint32_t from, uint32_t to,
+                   float *o)
 {
     const bool q8 = t->kv.kv_group != 0;
 
@@ -326,8 +351,8 @@ static void values(uint32_t nq, const struct attention_tile *t, const float *s, 
 }
 
 /* nq neighbours of one tile: first what only some of them see, then what all see, then the rest; each query ascending. */
-static void weighted_sum(uint32_t nq, const struct attention_tile *t, struct attention_scratch *sc, uint32_t first,
-                         const uint32_t *from, const uint32_t *to)
+static void weighted_sum(uint32_t nq, const struct attention_tile *t, const struct kv_ahead *ahead, struct attention_scratch *sc,
+                         uint32_t first, const uint32_t *from, const uint32_t *to)
 {
     uint32_t common_from = 0, common_to = UINT32_MAX;
     const uint32_t dim = t->kv.head_dim;
@@ -338,12 +363,12 @@ static void weighted_sum(uint32_t nq, const struct attention_tile *t, struct att
     }
     const bool common = common_from < common_to;
     for (uint32_t i = first; i < first + nq; i++)
-        values(1, t, sc->scores + (size_t)i * SPLIT, from[i], common ? common_from : to[i], sc->o + (size_t)i * dim);
+        values(1, t, ahead, sc->scores + (size_t)i * SPLIT, from[i], common ? common_from : to[i], sc->o + (size_t)i * dim);
     if (!common)
         return;
-    values(nq, t, sc->scores + (size_t)first * SPLIT, common_from, common_to, sc->o + (size_t)first * dim);
+    values(nq, t, ahead, sc->scores + (size_t)first * SPLIT, common_from, common_to, sc->o + (size_t)first * dim);
     for (uint32_t i = first; i < first + nq; i++)
-        values(1, t, sc->scores + (size_t)i * SPLIT, common_to, to[i], sc->o + (size_t)i * dim);
+        values(1, t, ahead, sc->scores + (size_t)i * SPLIT, common_to, to[i], sc->o + (size_t)i * dim);
 }
 
 /* ------------------------------------------------------------------ the whole */
@@ -421,6 +446,7 @@ static void attention_splits(const struct attention_tile *t, struct attention_sc
         }
         if (low >= high)
             continue;
+        const struct kv_ahead own = { t->kv.pool, t->kv.blocks, end, t->hi[0] }, *ahead = split + 1 < last ? &own : &t->next;
         (t->kv.kv_group ? all_scores_q8 : all_scores_f16)(t, sc, low & ~15u, (high + 15) & ~15u);
         memset(sc->o, 0, (size_t)t->n * t->kv.head_dim * sizeof(float));
         for (uint32_t i = 0; i < t->n; i++)
@@ -428,7 +454,7 @@ static void attention_splits(const struct attention_tile *t, struct attention_sc
                 weights(sc->scores + (size_t)i * SPLIT, from[i] - begin, to[i] - begin, &part.m[i], &part.l[i]);
         for (uint32_t i = 0, nq; i < t->n; i += nq) {
             nq = t->n - i >= VALUE_QUERIES ? VALUE_QUERIES : VALUE_QUERIES > 3 && t->n - i >= 3 ? 3 : 1;
-            weighted_sum(nq, t, sc, i, from, to);
+            weighted_sum(nq, t, ahead, sc, i, from, to);
         }
         for (uint32_t i = 0; i < t->n; i++)
             if (from[i] < to[i])

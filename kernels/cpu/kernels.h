@@ -69,8 +69,14 @@ struct kv_view {
     size_t block_bytes;
     const uint32_t *blocks; /* the sequence's table */
     size_t k, v, k_scales, v_scales;
-    size_t next_head;       /* bytes to the next kv head's; only to fetch it ahead */
     uint32_t head_dim, kv_group;
+};
+
+/* Positions from .. to-1 of a sequence, laid out as a kv_view that belongs to it; only to ask for them ahead. */
+struct kv_ahead {
+    const uint8_t *pool;
+    const uint32_t *blocks;
+    uint32_t from, to; /* from: a multiple of SPLIT */
 };
 
 /* Queries that share a kv head.  Query i sees positions lo[i] .. hi[i]-1, of which there is at least one. */
@@ -79,6 +85,7 @@ struct attention_tile {
     uint32_t n;                      /* queries */
     const float *q[ATTENTION_QUERIES]; /* [D] each, RoPE and scale applied */
     uint32_t lo[ATTENTION_QUERIES], hi[ATTENTION_QUERIES];
+    struct kv_ahead next;            /* what this thread reads after the last split it is called for */
 };
 
 /* Softmax in progress: of the positions seen so far, m the largest score, l the sum of exp(s - m), o the weighted sum of V.

@@ -94,7 +94,6 @@ void layout_kv(struct backend *b)
         at = v->v_scales + groups * BLOCK_TOKENS * 2;
     }
     b->kv_head_bytes = (at + 63) / 64 * 64;
-    v->next_head = b->kv_head_bytes;
     b->kv_layer_bytes = b->kv_head_bytes * b->m->n_kv_heads;
     v->block_bytes = b->kv_layer_bytes * b->m->n_layers;
 
