@@ -63,6 +63,7 @@ INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *
     const uint16_t *k[BATCH_BLOCKS];
     const uint8_t *v[BATCH_BLOCKS];
     const float *qt = sc->qt + first;
+    const uint32_t dims = nq <= FEW_QUERIES ? 2 : 1; /* of K to a line of 64 bytes */
 
     UNROLL
     for (int b = 0; b < nb; b++) {
@@ -73,11 +74,11 @@ INLINE void scores_f16(const int nq, const int nb, const struct attention_tile *
         for (int i = 0; i < nq; i++)
             acc[b][i] = vf_zero();
     }
-    for (uint32_t d = 0; d < t->kv.head_dim; d += 2) {
+    for (uint32_t d = 0; d < t->kv.head_dim; d += dims) {
         if (nq <= FEW_QUERIES)
             fetch_v(v, nb, (size_t)d * 32);
         UNROLL
-        for (uint32_t j = 0; j < 2; j++, qt += ATTENTION_QUERIES) {
+        for (uint32_t j = 0; j < dims; j++, qt += ATTENTION_QUERIES) {
             vf kd[BATCH_BLOCKS];
             UNROLL
             for (int b = 0; b < nb; b++)
