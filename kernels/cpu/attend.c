@@ -214,3 +214,51 @@ void attend_layer(struct backend *b, uint32_t l, uint32_t thread)
     else
         attend_items(b, l, thread);
 }
+
+/* ------------------------------------------------------------------ K and V asked for during products */
+
+enum { AHEAD_LINES = 8 }; /* with a block of K; its weights are 5 lines or so */
+
+/* The first block of an entry's cursor: of a layer with a window, where that begins. */
+static uint32_t first_block(const struct backend *b, const struct kv_cursor *c)
+{
+    const uint32_t window = b->m->layers[c->layer].window, seen = b->step.plan->entries[c->entry].n_past + 1;
+
+    return window > 0 && seen > window ? (seen - window) / BLOCK_TOKENS : 0;
+}
+
+void attend_ahead_start(struct backend *b, uint32_t l, uint32_t thread)
+{
+    const uint32_t n = b->step.plan->n_entries, n_threads = b->options.n_threads;
+    struct kv_cursor *c = &b->threads[thread].cursor;
+
+    *c = (struct kv_cursor){ .layer = l };
+    if (l >= b->m->n_layers || b->step.n_rows < MANY_ROWS || b->step.n_rows != n)
+        return;
+    c->entry = (uint32_t)((uint64_t)n * thread / n_threads); /* its share of the items, as pool_take() has it */
+    c->end = (uint32_t)((uint64_t)n * (thread + 1) / n_threads);
+    if (c->entry < c->end)
+        c->block = first_block(b, c);
+}
+
+void attend_ahead_take(struct backend *b, uint32_t thread, uint32_t n_k, struct tile *x)
+{
+    struct kv_cursor *c = &b->threads[thread].cursor;
+
+    x->ahead_lines = 0;
+    if (c->entry >= c->end)
+        return;
+    const struct plan_entry *e = &b->step.plan->entries[c->entry];
+    const size_t left = (b->kv_layer_bytes - c->at) / 64, lines = left < (size_t)n_k * AHEAD_LINES ? left : (size_t)n_k * AHEAD_LINES;
+    x->ahead = b->kv.at + c->layer * b->kv_layer_bytes + e->blocks[c->block] * b->kv_view.block_bytes + c->at;
+    x->ahead_lines = (uint32_t)((lines + n_k - 1) / n_k);
+    c->at += lines * 64;
+    if (lines < left)
+        return;
+    c->at = 0;
+    if (c->block++ < e->n_past / BLOCK_TOKENS)
+        return;
+    c->block = 0;
+    if (++c->entry < c->end)
+        c->block = first_block(b, c);
+}

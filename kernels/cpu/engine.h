@@ -38,12 +38,20 @@ struct input {
     float *f32;        /* NULL when none is of a float type */
 };
 
+/* How far a thread has asked for the K and V that its attention of `layer` will read: entries entry .. end-1, from byte `at` of
+ * the layer's part of a block on. */
+struct kv_cursor {
+    uint32_t layer, entry, end, block;
+    size_t at;
+};
+
 /* One thread's memory. */
 struct thread_scratch {
-    struct input in;                 /* 1 tile of E, for steps so small that every thread makes its own */
+    _Alignas(64) struct input in;    /* 1 tile of E, for steps so small that every thread makes its own */
     float *row;                      /* [largest row] */
     float *y, *y2;                   /* [16][CHUNK_COLS]: results of gemm before they are finished */
     struct attention_scratch attention;
+    struct kv_cursor cursor;
     float *o;                        /* [ATTENTION_QUERIES][D] */
     struct sampler_scratch sampler;
     struct xblock *head_row;         /* [E / 32][2] */
@@ -158,6 +166,10 @@ void greedy_refine(struct backend *b, uint32_t row, uint32_t width, float *logit
 /* attend.c: one layer's attention from step.q and the blocks to step.in_o; contains its own barrier where splits are shared. */
 void attend_prepare(struct backend *b);
 void attend_layer(struct backend *b, uint32_t l, uint32_t thread);
+/* Where a step decodes many sequences, its products leave memory time for the K and V of the next attention.  start: from now on
+ * those of layer l; take: what to ask for with the next n_k blocks of K, into x. */
+void attend_ahead_start(struct backend *b, uint32_t l, uint32_t thread);
+void attend_ahead_take(struct backend *b, uint32_t thread, uint32_t n_k, struct tile *x);
 struct kv_view kv_view_of(const struct backend *b, uint32_t l, uint32_t kv_head, const uint32_t *blocks);
 
 #endif

@@ -10,7 +10,6 @@ struct scales {
 
 enum {
     NT_MAX = 16,
-    MANY_ROWS = 8,
     AHEAD_BYTES = 8192, /* weights are asked for so far before they are used; a thread walks through memory in order */
 };
 
@@ -197,6 +196,7 @@ INLINE void tile_many(const int type, const int nt, const uint8_t *panel, uint32
                       uint32_t first, float *y, size_t y_stride)
 {
     const struct xblock *x = (const struct xblock *)tile->x + first;
+    const uint8_t *ahead = tile->ahead;
     _Alignas(64) float acc[NT_MAX][16];
 
     UNROLL
@@ -206,6 +206,8 @@ INLINE void tile_many(const int type, const int nt, const uint8_t *panel, uint32
         const struct xblock *part = x;
         const uint8_t *super, *p = block_in(type, panel, b, &super);
         fetch_block(type, panel, b);
+        for (uint32_t i = 0; i < tile->ahead_lines; i++, ahead += 64)
+            __builtin_prefetch(ahead, 0, 2);
         for (uint32_t i = 0; i < tile->parts; i++, part += tile->width) {
             struct scales u;
             vi i0[NT_MAX], i1[NT_MAX];

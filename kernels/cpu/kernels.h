@@ -31,6 +31,7 @@
 enum {
     PANEL_ROWS = 16,     /* rows of a weight panel = SIMD lanes */
     TILE_ROWS = 16,      /* rows of an input tile at most */
+    MANY_ROWS = 8,       /* of a tile: from here on a product takes longer than its weights out of memory */
     QUANT_BLOCK = 32,    /* elements of K that share an activation scale */
     SPLIT = 256,         /* attention is cut at absolute multiples of this many positions */
     SPLIT_BLOCKS = SPLIT / BLOCK_TOKENS,
@@ -53,6 +54,8 @@ struct tile {
     uint32_t width;
     uint32_t stride; /* from one block of K to the next, in struct xblock: parts in the layout * width */
     uint32_t parts;  /* to be read */
+    const uint8_t *ahead; /* memory that is needed soon: with 8 rows and more of int8, asked for while each panel is multiplied, */
+    uint32_t ahead_lines; /* so many lines of 64 bytes with a block of K */
 };
 
 /* y[t * y_stride + 16 * p + r] = row r of panel p times row t of x.  n_k counts blocks of 32 (quantised) or elements. */

@@ -84,13 +84,20 @@ void input_zero(const struct backend *b, const struct input *in, uint32_t row, u
 }
 
 /* Panels first .. first+n-1 of m times one tile of in, of which `parts` are read. */
-static void multiply(const struct backend *b, const struct matrix *m, uint32_t first, uint32_t n, const struct input *in,
+static void multiply(struct backend *b, uint32_t thread, const struct matrix *m, uint32_t first, uint32_t n, const struct input *in,
                      uint32_t parts, uint32_t tile, uint32_t width, float *y, size_t y_stride)
 {
-    const struct tile x = { .x = type_is_float(m->type) ? (const void *)f32_tile(in, tile) : q8_tile(in, tile),
-                            .width = width, .stride = in->parts * width, .parts = parts };
+    struct tile x = { .x = type_is_float(m->type) ? (const void *)f32_tile(in, tile) : q8_tile(in, tile),
+                      .width = width, .stride = in->parts * width, .parts = parts };
+    const struct kv_cursor *c = &b->threads[thread].cursor;
+    const bool ahead = !type_is_float(m->type) && width >= MANY_ROWS && c->entry < c->end;
+    const uint32_t at_once = ahead ? 1 : n; /* panels: each with K and V of its own to ask for */
 
-    b->k->gemm[m->type](m->data + first * m->panel_bytes, m->panel_bytes, n, m->n_k, &x, y, y_stride);
+    for (uint32_t i = 0; i < n; i += at_once) {
+        if (ahead)
+            attend_ahead_take(b, thread, m->n_k, &x);
+        b->k->gemm[m->type](m->data + (first + i) * m->panel_bytes, m->panel_bytes, at_once, m->n_k, &x, y + i * PANEL_ROWS, y_stride);
+    }
 }
 
 /* n columns from `column` on of the rows of the only tile, which are about to be read or written. */
@@ -256,7 +263,7 @@ static void project_heads(struct backend *b, uint32_t l, const struct input *in,
         if (h.is == HEAD_Q)
             fetch_rows(s, s->q, b->m->n_heads * dim, h.head * dim, dim);
         for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
-            multiply(b, h.w, h.head * panels, panels, in, h.is == HEAD_V ? 2 : 1, tile, width_of_tile(s->n_rows, tile), y, dim);
+            multiply(b, thread, h.w, h.head * panels, panels, in, h.is == HEAD_V ? 2 : 1, tile, width_of_tile(s->n_rows, tile), y, dim);
             for (uint32_t r = 0; r < rows_of_tile(s->n_rows, tile); r++)
                 finish_head(b, l, &h, tile * TILE_ROWS + r, y + (size_t)r * dim);
         }
@@ -276,7 +283,7 @@ static void project_back(struct backend *b, const struct matrix *m, const struct
         fetch_rows(s, to_tmp ? s->tmp : s->x, embd, p.first * PANEL_ROWS, p.n * PANEL_ROWS);
         for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
             const uint32_t cols = p.n * PANEL_ROWS;
-            multiply(b, m, p.first, p.n, in, 1, tile, width_of_tile(s->n_rows, tile), y, cols);
+            multiply(b, thread, m, p.first, p.n, in, 1, tile, width_of_tile(s->n_rows, tile), y, cols);
             for (uint32_t r = 0; r < rows_of_tile(s->n_rows, tile); r++) {
                 const size_t at = (size_t)(tile * TILE_ROWS + r) * embd + (size_t)p.first * PANEL_ROWS;
                 if (to_tmp)
@@ -303,8 +310,8 @@ static void gate_and_up(struct backend *b, const struct layer *l, const struct i
         fetch_columns(s, &s->in_f, column, real, true);
         for (uint32_t tile = p.tile; tile < p.tile + p.n_tiles; tile++) {
             const uint32_t width = width_of_tile(s->n_rows, tile);
-            multiply(b, &l->gate, panel, n_panels, in, 1, tile, width, own->y, cols);
-            multiply(b, &l->up, panel, n_panels, in, 1, tile, width, own->y2, cols);
+            multiply(b, thread, &l->gate, panel, n_panels, in, 1, tile, width, own->y, cols);
+            multiply(b, thread, &l->up, panel, n_panels, in, 1, tile, width, own->y2, cols);
             for (uint32_t r = 0; r < rows_of_tile(s->n_rows, tile); r++) {
                 b->k->gate(b->m->gate, own->y + (size_t)r * cols, own->y2 + (size_t)r * cols, cols);
                 input_put(b, &s->in_f, 1, tile * TILE_ROWS + r, width, column, real, own->y + (size_t)r * cols);
@@ -362,6 +369,7 @@ static void layer(struct backend *b, uint32_t l, uint32_t thread)
             keep_wanted(b);
         pool_barrier(b->pool);
     }
+    attend_ahead_start(b, l + 1, thread);
     project_back(b, &w->o, &s->in_o, w->post_attention_norm != NULL, thread);
     pool_barrier(b->pool);
     gate_and_up(b, w, norm(b, w->post_attention_norm, w->ffn_norm, 1, thread), thread);
@@ -422,7 +430,7 @@ static void head(struct backend *b, uint32_t thread)
         pool_barrier(b->pool);
         struct piece p;
         while (take_piece(b, thread, b->head.n_panels, 16, 1, &p))
-            multiply(b, &b->head, p.first, p.n, &s->in_head, greedy ? 1 : 2, 0, width, s->logits + p.first * PANEL_ROWS, n_vocab);
+            multiply(b, thread, &b->head, p.first, p.n, &s->in_head, greedy ? 1 : 2, 0, width, s->logits + p.first * PANEL_ROWS, n_vocab);
         pool_barrier(b->pool);
         for (uint32_t i; (i = pool_take(b->pool, thread, n)) != POOL_NONE;) {
             if (greedy)
@@ -441,6 +449,7 @@ static void run_thread(void *arg, uint32_t thread)
 
     embed(b, thread);
     pool_barrier(b->pool);
+    attend_ahead_start(b, 0, thread);
     for (uint32_t l = 0; l < b->m->n_layers; l++)
         layer(b, l, thread);
     head(b, thread);

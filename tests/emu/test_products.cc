@@ -96,7 +96,7 @@ struct input_rows {
             both.push_back(q8[(size_t)row * (k / 32) + b]);
             both.push_back(second[(size_t)row * (k / 32) + b]);
         }
-        const struct tile t = { type_is_float(m.type) ? (const void *)&f32[(size_t)row * stride] : both.data(), 1, 2, inputs };
+        const struct tile t = { type_is_float(m.type) ? (const void *)&f32[(size_t)row * stride] : both.data(), 1, 2, inputs, nullptr, 0 };
         cpu()->gemm[m.type](m.data, m.panel_bytes, m.n_panels, m.n_k, &t, y, 0);
     }
 };
