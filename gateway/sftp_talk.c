@@ -309,7 +309,7 @@ static void on_start(struct talk *t)
         return;
     }
     t->sftp->talk = t;
-    t->sftp->source = t->sftp->spool = -1;
+    t->sftp->source = -1;
 }
 
 void sftp_talk_free(struct sftp_talk *s)

@@ -20,7 +20,7 @@
 #include "log.h"
 #include "weir_batch.h"
 
-enum { PART_BYTES = 64 << 10, PARTS_A_STEP = 16, SYNC_BYTES = 16 << 20 };
+enum { PART_BYTES = 64 << 10, PARTS_A_STEP = 16 };
 
 static int source_fd(const struct sftp_talk *s)
 {
@@ -31,14 +31,10 @@ void sftp_upload_deinit(struct sftp_talk *s)
 {
     if (s->source >= 0)
         close(s->source);
-    if (s->spool >= 0)
-        close(s->spool);
-    unpack_free(s->unpack);
-    convert_free(s->convert);
-    s->unpack = NULL;
-    s->convert = NULL;
-    s->source = s->spool = -1;
-    s->source_at = s->source_bytes = s->spool_bytes = s->spool_bytes_max = s->synced_bytes = 0;
+    intake_free(s->intake);
+    s->intake = NULL;
+    s->source = -1;
+    s->source_at = s->source_bytes = 0;
     s->refused = false;
 }
 
@@ -186,43 +182,6 @@ void sftp_upload_rename(struct sftp_talk *s)
 
 /* --- unpacking --------------------------------------------------------------------------------------------------- */
 
-static enum status write_spool(void *arg, struct span data, struct error *err)
-{
-    struct sftp_talk *s = arg;
-
-    if (data.n > s->spool_bytes_max - s->spool_bytes) {
-        error_set(err, ERR_LIMIT_EXCEEDED, "max-job-bytes", "the file, unpacked, is over the limit of %llu bytes",
-                  (unsigned long long)s->spool_bytes_max);
-        return ST_LIMIT;
-    }
-    while (data.n > 0) {
-        ssize_t n = write(s->spool, data.at, data.n);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            error_set(err, ERR_INTERNAL, NULL, "the input cannot be written to disk: %s", strerror(n < 0 ? errno : EIO));
-            return ST_SYSTEM;
-        }
-        data = span_of(data.at + n, data.n - (size_t)n);
-        s->spool_bytes += (size_t)n;
-    }
-    if (s->spool_bytes - s->synced_bytes >= SYNC_BYTES) {
-        s->synced_bytes = s->spool_bytes;
-        if (fdatasync(s->spool) != 0) {
-            error_set(err, ERR_INTERNAL, NULL, "the input cannot be written to disk: %s", strerror(errno));
-            return ST_SYSTEM;
-        }
-        connection_wind_watchdog();
-    }
-    return ST_OK;
-}
-
-static enum status unpacked(void *arg, struct span data, struct error *err)
-{
-    struct sftp_talk *s = arg;
-    return convert_put(s->convert, data, err);
-}
-
 static void give_back(struct sftp_talk *s, const struct error *err)
 {
     uint8_t buffer[2048];
@@ -243,19 +202,13 @@ static void end_unpacking(struct sftp_talk *s)
     uint8_t buffer[16];
     struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     struct error err;
-    enum status st = unpack_end(s->unpack, &err);
+    uint64_t bytes;
 
-    if (st == ST_OK)
-        st = convert_end(s->convert, &err);
-    if (st == ST_OK && fsync(s->spool) != 0) {
-        error_set(&err, ERR_INTERNAL, NULL, "the input cannot be written to disk: %s", strerror(errno));
-        st = ST_SYSTEM;
-    }
-    if (st != ST_OK) {
+    if (intake_end(s->intake, &bytes, &err) != ST_OK) {
         give_back(s, &err);
         return;
     }
-    door_put_u64(&w, s->spool_bytes);
+    door_put_u64(&w, bytes);
     sftp_talk_ask(s, STAGE_JOB, DOOR_SUBMIT_END, &w);
 }
 
@@ -273,7 +226,7 @@ void sftp_upload_step(struct sftp_talk *s)
             give_back(s, &err);
         } else {
             s->source_at += (uint64_t)n;
-            if (unpack_put(s->unpack, span_of(bytes, (size_t)n), &err) != ST_OK)
+            if (intake_put(s->intake, span_of(bytes, (size_t)n), &err) != ST_OK)
                 give_back(s, &err);
         }
     }
@@ -284,11 +237,9 @@ static void begin_unpacking(struct sftp_talk *s, struct door_reader *r, int fd)
     struct error err;
 
     s->stage = STAGE_UNPACK;
-    s->spool_bytes_max = door_get_u64(r);
-    s->spool = fd >= 0 && door_read_all(r) ? dup(fd) : -1;
-    error_set(&err, ERR_INTERNAL, NULL, "out of memory");
-    if (s->spool < 0 || convert_new(CONVERT_NONE, NULL, false, write_spool, s, &s->convert, &err) != ST_OK ||
-        unpack_new(unpacked, s, &s->unpack) != ST_OK)
+    uint64_t bytes_max = door_get_u64(r);
+    if (intake_new(CONVERT_NONE, NULL, false, &s->intake, &err) != ST_OK ||
+        intake_open(s->intake, door_read_all(r) ? fd : -1, bytes_max, &err) != ST_OK)
         give_back(s, &err);
 }
 

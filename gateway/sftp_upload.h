@@ -2,6 +2,7 @@
 #ifndef SFTP_UPLOAD_H
 #define SFTP_UPLOAD_H
 
+#include "intake.h"
 #include "sftp_talk.h"
 
 /* What the talk waits for.  The first seven are one request and its reply; the rest is an upload's way:
@@ -40,10 +41,9 @@ struct sftp_talk {
 
     /* an upload */
     char stored[SFTP_NAME_BYTES], final[SFTP_NAME_BYTES];
-    int source, spool;               /* source: own descriptor of a file that was renamed; -1 */
-    uint64_t source_at, source_bytes, spool_bytes, spool_bytes_max, synced_bytes;
-    struct unpack *unpack;
-    struct convert *convert;
+    int source;                      /* own descriptor of a file that was renamed; -1 */
+    uint64_t source_at, source_bytes;
+    struct intake *intake;           /* a packed one, on its way to disk */
     bool refused;
     struct error verdict;            /* if refused */
 };

@@ -478,7 +478,7 @@ void talk_init(struct talk *t, struct connection *c, uint16_t op, ssh_channel ss
     uint32_t serial = t->serial; /* goes on, so that replies to the talk before are known as late */
 
     *t = (struct talk){
-        .connection = c, .op = op, .serial = serial, .ssh = ssh, .stream_fd = -1, .spool_fd = -1
+        .connection = c, .op = op, .serial = serial, .ssh = ssh, .stream_fd = -1, .file_fd = -1
     };
     ssh_callbacks_init(&t->callbacks);
     t->callbacks.userdata = t;
@@ -525,8 +525,8 @@ void talk_deinit(struct talk *t)
     ssh_remove_channel_callbacks(t->ssh, &t->callbacks);
     ssh_channel_free(t->ssh);
     stop_stream(t);
-    if (t->spool_fd >= 0)
-        close(t->spool_fd);
+    if (t->file_fd >= 0)
+        close(t->file_fd);
     verb_call_deinit(&t->call);
     command_line_deinit(&t->line);
     free(t->command);
@@ -536,8 +536,7 @@ void talk_deinit(struct talk *t)
     if (t->input.buffer != NULL)
         close(t->input.fd);
     line_scanner_deinit(&t->input);
-    unpack_free(t->unpack);
-    convert_free(t->convert);
+    intake_free(t->intake);
     output_deinit(&t->out);
     output_deinit(&t->err);
     output_deinit(&t->early);

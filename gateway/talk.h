@@ -19,9 +19,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "convert.h"
 #include "door.h"
 #include "flat.h"
+#include "intake.h"
 #include "line_scanner.h"
 #include "verb.h"
 
@@ -85,10 +85,8 @@ struct talk {
     void *own;                       /* a struct of their own */
     char seen_job[32];               /* the id of the last job that (b) told of, for the log */
     char job[128];                   /* the job as given, then its id */
-    int spool_fd;                    /* submit: where the input goes; ask, tokenize: a memfd */
-    uint64_t synced_bytes, spool_bytes_max; /* of the spool */
-    struct unpack *unpack;           /* submit: what comes is unpacked, then made into job lines */
-    struct convert *convert;
+    int file_fd;                     /* ask, tokenize: a memfd of the text; results, verify: a file of the job */
+    struct intake *intake;           /* submit: the input on its way to disk */
     int stage;                       /* a verb's own state */
     uint64_t version;                /* of the job, as last seen */
     uint64_t since_ns;               /* a verb's own clock */

@@ -25,7 +25,7 @@ static void put_question(struct talk *t, struct span bytes)
         error_set(&err, ERR_LIMIT_EXCEEDED, NULL, "the question is over the limit of %d bytes",
                   DOOR_ASK_BYTES_MAX);
         talk_fail(t, &err);
-    } else if (bytes.n > 0 && write(t->spool_fd, bytes.at, bytes.n) != (ssize_t)bytes.n) {
+    } else if (bytes.n > 0 && write(t->file_fd, bytes.at, bytes.n) != (ssize_t)bytes.n) {
         talk_finish(t, EXIT_INTERNAL);
     }
 }
@@ -49,7 +49,7 @@ static void send_question(struct talk *t)
         return;
     }
     t->stage = STAGE_SENT;
-    if (door_memfd_read(t->spool_fd, DOOR_ASK_BYTES_MAX, &question, &bytes) != ST_OK) {
+    if (door_memfd_read(t->file_fd, DOOR_ASK_BYTES_MAX, &question, &bytes) != ST_OK) {
         talk_finish(t, EXIT_INTERNAL);
         return;
     }
@@ -62,7 +62,7 @@ static void send_question(struct talk *t)
 
 static void start_ask(struct talk *t)
 {
-    if (door_memfd(span_of("", 0), &t->spool_fd) != ST_OK) {
+    if (door_memfd(span_of("", 0), &t->file_fd) != ST_OK) {
         talk_finish(t, EXIT_INTERNAL);
         return;
     }

@@ -460,9 +460,9 @@ static void on_opened(struct talk *t, struct door_reader *r, int fd)
     bool ended = door_get_u32(r) != 0;
 
     t->ended = ended;
-    t->spool_fd = fd >= 0 ? dup(fd) : -1;
+    t->file_fd = fd >= 0 ? dup(fd) : -1;
     int stream = fd >= 0 ? dup(fd) : -1;
-    if (!door_read_all(r) || t->spool_fd < 0 || stream < 0) {
+    if (!door_read_all(r) || t->file_fd < 0 || stream < 0) {
         if (stream >= 0)
             close(stream);
         job_internal_failure(t, "the job store gave a file that cannot be read");
@@ -570,7 +570,7 @@ static void send_ordered(struct talk *t)
         t->text_at += sizeof place;
         char *bigger = realloc(line, place.bytes);
         if (bigger == NULL ||
-            pread(t->spool_fd, bigger, place.bytes, (off_t)place.offset) != (ssize_t)place.bytes) {
+            pread(t->file_fd, bigger, place.bytes, (off_t)place.offset) != (ssize_t)place.bytes) {
             free(bigger != NULL ? bigger : line);
             job_internal_failure(t, "a file of the job cannot be read");
             return;
@@ -606,13 +606,13 @@ static void on_watched(struct talk *t, struct door_reader *r, int fd)
     if (job == NULL)
         return;
     job_keep_id(t, job);
-    if (t->spool_fd < 0) {
+    if (t->file_fd < 0) {
         ask_open(t, t->job);
     } else {
         uint64_t bytes = file_of(t) == DOOR_FILE_ERRORS ? errors : output;
         uint64_t from = t->output_bytes;
         if (bytes > from) {
-            int stream = dup(t->spool_fd);
+            int stream = dup(t->file_fd);
             t->output_bytes = bytes;
             if (stream >= 0)
                 talk_stream(t, stream, from, bytes);

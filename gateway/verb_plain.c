@@ -196,18 +196,18 @@ static void ask_tokenize(struct talk *t)
 
     door_put_str(&w, span_str(t->call.has[OPT_MODEL] ? t->call.text[OPT_MODEL] : ""));
     door_put_u32(&w, t->call.has[OPT_SPECIAL]);
-    talk_ask(t, DOOR_TOKENIZE, &w, t->spool_fd);
+    talk_ask(t, DOOR_TOKENIZE, &w, t->file_fd);
 }
 
 static void spool_text(struct talk *t, struct span text)
 {
-    if (text.n > 0 && write(t->spool_fd, text.at, text.n) != (ssize_t)text.n)
+    if (text.n > 0 && write(t->file_fd, text.at, text.n) != (ssize_t)text.n)
         talk_finish(t, EXIT_INTERNAL);
 }
 
 static void start_tokenize(struct talk *t)
 {
-    if (door_memfd(span_of("", 0), &t->spool_fd) != ST_OK) {
+    if (door_memfd(span_of("", 0), &t->file_fd) != ST_OK) {
         talk_finish(t, EXIT_INTERNAL);
         return;
     }

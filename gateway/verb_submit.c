@@ -1,21 +1,12 @@
-/* verb_submit.c - submit and run: standard input goes into a file that (b) has opened, and becomes a job when all of it is on disk.
- *
- *   ssh ──► unpack (gzip, zstd) ──► convert (text, CSV, template) ──► spool file
- *
- * Both are done here, in the process that has the least to lose.  The user's limit of bytes counts what is written, so it also bounds
- * what a small upload can expand to.  This process writes the file and syncs it, a part at a time while it comes, so that the last sync is short; (b) then checks
- * what is really there.  `run` goes on as `results --follow`. */
+/* verb_submit.c - submit and run: standard input goes into a file that (b) has opened (intake.h), and becomes a job when all of it is on
+ * disk.  This process writes the file and syncs it; (b) then checks what is really there.  `run` goes on as `results --follow`. */
 #include "verb_job.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "connection.h"
 #include "limits.h"
 
-enum { SYNC_BYTES = 16 << 20 };
 enum stage { STAGE_BEGIN, STAGE_UPLOAD, STAGE_CHECK }; /* then those of verb_job.c */
 
 static struct span option_text(const struct talk *t, enum verb_option o)
@@ -23,31 +14,22 @@ static struct span option_text(const struct talk *t, enum verb_option o)
     return t->call.has[o] ? span_str(t->call.text[o]) : span_of("", 0);
 }
 
-static enum status unpacked(void *arg, struct span data, struct error *err);
-static enum status write_spool(void *arg, struct span data, struct error *err);
-
 /* false: the talk has failed. */
 static bool prepare_input(struct talk *t)
 {
     const bool text = t->call.has[OPT_TEXT], template = t->call.has[OPT_TEMPLATE];
     struct error err;
-    enum status st = ST_OK;
+    enum status st = ST_INVALID;
 
     if ((text && template) || (t->call.has[OPT_CHAT] && !text && !template)) {
         error_set(&err, ERR_INVALID_PARAMETER, text ? "text" : "chat",
                   text ? "--text and --template cannot be had together"
                        : "--chat needs --text or --template");
-        st = ST_INVALID;
-    }
-    if (st == ST_OK)
-        st =
-            convert_new(text       ? CONVERT_TEXT
+    } else {
+        st = intake_new(text       ? CONVERT_TEXT
                         : template ? CONVERT_TEMPLATE
                                    : CONVERT_NONE,
-                        t->call.text[OPT_TEMPLATE], t->call.has[OPT_CHAT], write_spool, t, &t->convert, &err);
-    if (st == ST_OK && unpack_new(unpacked, t, &t->unpack) != ST_OK) {
-        error_set(&err, ERR_INTERNAL, NULL, "out of memory");
-        st = ST_NOMEM;
+                        t->call.text[OPT_TEMPLATE], t->call.has[OPT_CHAT], &t->intake, &err);
     }
     if (st != ST_OK)
         talk_fail(t, &err);
@@ -75,55 +57,11 @@ static void start_submit(struct talk *t)
     talk_ask(t, DOOR_SUBMIT, &w, -1);
 }
 
-static enum status write_failed(int error, struct error *err)
-{
-    error_set(err, error == ENOSPC || error == EDQUOT ? ERR_LIMIT_EXCEEDED : ERR_INTERNAL, NULL,
-              "the input cannot be written to disk: %s; nothing was submitted", strerror(error));
-    return ST_SYSTEM;
-}
-
-/* The sink of it all: job lines into the spool. */
-static enum status write_spool(void *arg, struct span data, struct error *err)
-{
-    struct talk *t = arg;
-
-    if (data.n > t->spool_bytes_max - t->output_bytes) {
-        error_set(err, ERR_LIMIT_EXCEEDED, "max-job-bytes",
-                  "the input, unpacked and made into job lines, is over the limit of %llu bytes; nothing was "
-                  "submitted",
-                  (unsigned long long)t->spool_bytes_max);
-        return ST_LIMIT;
-    }
-    while (data.n > 0) {
-        ssize_t n = write(t->spool_fd, data.at, data.n);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return write_failed(n < 0 ? errno : EIO, err);
-        data = span_of(data.at + n, data.n - (size_t)n);
-        t->output_bytes += (size_t)n;
-    }
-    if (t->output_bytes - t->synced_bytes >= SYNC_BYTES) {
-        if (fdatasync(t->spool_fd) != 0)
-            return write_failed(errno, err);
-        t->synced_bytes = t->output_bytes;
-        connection_wind_watchdog(); /* a part of a known end: what expands is work, not a loop gone wild */
-    }
-    return ST_OK;
-}
-
-static enum status unpacked(void *arg, struct span data, struct error *err)
-{
-    struct talk *t = arg;
-
-    return convert_put(t->convert, data, err);
-}
-
 static void write_input(struct talk *t, struct span data)
 {
     struct error err;
 
-    if (unpack_put(t->unpack, data, &err) != ST_OK)
+    if (intake_put(t->intake, data, &err) != ST_OK)
         talk_fail(t, &err);
 }
 
@@ -132,20 +70,16 @@ static void upload_end(struct talk *t)
     uint8_t buffer[16];
     struct byte_writer w = {.at = buffer, .capacity = sizeof buffer};
     struct error err;
+    uint64_t bytes;
 
-    enum status st = unpack_end(t->unpack, &err);
-    if (st == ST_OK)
-        st = convert_end(t->convert, &err);
-    if (st == ST_OK && fsync(t->spool_fd) != 0)
-        st = write_failed(errno, &err);
-    if (st != ST_OK) {
+    if (intake_end(t->intake, &bytes, &err) != ST_OK) {
         talk_fail(t, &err);
         return;
     }
-    close(t->spool_fd);
-    t->spool_fd = -1;
+    intake_free(t->intake);
+    t->intake = NULL;
     t->stage = STAGE_CHECK;
-    door_put_u64(&w, t->output_bytes);
+    door_put_u64(&w, bytes);
     talk_ask(t, DOOR_SUBMIT_END, &w, -1);
 }
 
@@ -174,10 +108,8 @@ static void on_spool(struct talk *t, struct door_reader *r, int fd)
 {
     struct error err;
 
-    t->spool_bytes_max = door_get_u64(r);
-    t->spool_fd = fd >= 0 ? dup(fd) : -1;
-    if (!door_read_all(r) || t->spool_fd < 0) {
-        error_set(&err, ERR_INTERNAL, NULL, "the job store gave no file for the input");
+    uint64_t bytes_max = door_get_u64(r);
+    if (intake_open(t->intake, door_read_all(r) ? fd : -1, bytes_max, &err) != ST_OK) {
         talk_fail(t, &err);
         return;
     }
@@ -262,7 +194,6 @@ static void on_job(struct talk *t, struct door_reader *r, int fd)
     }
     if (t->call.verb->id == VERB_RUN) {
         talk_print_error(t, "job %s\n", id);
-        t->output_bytes = 0;
         job_follow_output(t, id);
         t->input_bytes = 0;
     } else {

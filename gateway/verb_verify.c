@@ -74,7 +74,7 @@ static bool read_record(struct talk *t)
 
     verify_case_deinit(&v->now);
     bool ok = text != NULL &&
-              pread(t->spool_fd, text, place->bytes, (off_t)place->offset) == (ssize_t)place->bytes &&
+              pread(t->file_fd, text, place->bytes, (off_t)place->offset) == (ssize_t)place->bytes &&
               verify_case_read(text, place->bytes, &v->now, &is_answer) && is_answer;
     free(text);
     if (!ok)
@@ -270,7 +270,7 @@ static void verify_reply(struct talk *t, struct door_reader *r, int fd)
         job_ask_file(t, t->job, DOOR_FILE_OUTPUT);
         return;
     case STAGE_OUTPUT:
-        t->spool_fd = fd >= 0 ? dup(fd) : -1;
+        t->file_fd = fd >= 0 ? dup(fd) : -1;
         t->stage = STAGE_PLACES;
         door_put_str(&w, span_str(t->job));
         talk_ask(t, DOOR_ORDER, &w, -1);

@@ -30,7 +30,7 @@ static void a_renamed_file_is_synced_before_the_jobs_process_is_asked(void **sta
     static uint8_t packet[DOOR_PACKET_BYTES];
     char path[] = "/tmp/weir-test-upload.XXXXXX";
     struct connection *c = calloc(1, sizeof *c);
-    struct sftp_talk s = { .stage = STAGE_SOURCE, .source = -1, .spool = -1, .stored = "a.incomplete", .final = "a" };
+    struct sftp_talk s = { .stage = STAGE_SOURCE, .source = -1, .stored = "a.incomplete", .final = "a" };
     struct door_reader nothing = { 0 };
     struct door_message m;
     struct stat file;
