@@ -1,7 +1,7 @@
 /* cmd_worker.c - `weir worker`: workers by hand.
  *
  * `list` is part of what the status says.  The other words are orders: the broker takes one at once and answers how the worker is now; with
- * --wait the command stays until the order is carried out, so that a script can go on to whatever needed the device. */
+ * --wait the command stays until the order is carried out, so that a script can go on to whatever needed the device, or until it cannot be. */
 #include "commands.h"
 
 #include <stdlib.h>
@@ -16,13 +16,14 @@ static struct {
     bool json, wait;
 } options;
 
-enum { LOOK_AGAIN_MS = 50 };
+enum { LOOK_AGAIN_MS = 50, STARTS_MAX = 3 /* as many as make the broker give a slot up, supervisor.h */ };
 
 size_t worker_flags(struct flag *ret_flags)
 {
     const struct flag own[] = {
         {"model", 0, FLAG_TEXT, &options.model, "NAME", "add: of this model (default: the first)", 0, 0},
-        {"device", 0, FLAG_TEXT, &options.device, "DEVICE", "add: auto, cpu, cuda or cuda:K (default: auto)", 0, 0},
+        {"device", 0, FLAG_TEXT, &options.device, "DEVICE", "add: auto, cpu, cuda or cuda:K (default: auto)",
+         0, 0},
         {"wait", 'w', FLAG_SWITCH, &options.wait, NULL, "until the order is carried out", 0, 0},
         {"json", 0, FLAG_SWITCH, &options.json, NULL, "print JSON", 0, 0},
     };
@@ -85,36 +86,58 @@ static enum exit_code list(struct weir_client *c)
 
 /* --- orders ------------------------------------------------------------------------------------ */
 
-/* Is the order about this slot carried out?  workers: as in the status. */
-static bool carried_out(const char *verb, uint32_t slot, const json_t *workers)
-{
-    json_t *w, *mine = NULL;
-    size_t i;
+enum progress { UNDER_WAY, CARRIED_OUT, OVERRULED, CANNOT_START };
 
-    json_array_foreach(workers, i, w) if (json_number_value(json_object_get(w, "slot")) == slot) mine = w;
-    if (mine == NULL)
-        return true; /* removed */
-    if (strcmp(verb, "remove") == 0)
-        return false;
+/* How far the order about this worker is (NULL: it is gone).  *n_failed counts its starts that failed, each by its life. */
+static enum progress progress_of(const char *verb, const json_t *w, double *failed_life, uint32_t *n_failed)
+{
+    bool is_start = strcmp(verb, "add") == 0 || strcmp(verb, "resume") == 0;
+
+    if (w == NULL)
+        return strcmp(verb, "remove") == 0 ? CARRIED_OUT : OVERRULED;
+    if (strcmp(json_text(w, "order"), is_start ? "run" : verb) != 0)
+        return OVERRULED;
+    const char *state = json_text(w, "state");
     if (strcmp(verb, "drain") == 0)
-        return strcmp(json_text(mine, "state"), "stopped") == 0;
+        return strcmp(state, "stopped") == 0 ? CARRIED_OUT : UNDER_WAY;
     if (strcmp(verb, "pause") == 0)
-        return json_number_value(json_object_get(mine, "held")) == 0;
-    return strcmp(json_text(mine, "state"), "ready") == 0;
+        return json_number_value(json_object_get(w, "held")) == 0 ? CARRIED_OUT : UNDER_WAY;
+    if (!is_start)
+        return UNDER_WAY;
+    if (strcmp(state, "ready") == 0)
+        return CARRIED_OUT;
+    double life = json_number_value(json_object_get(w, "life"));
+    if (strcmp(state, "waiting") == 0 && json_text(w, "error")[0] != '\0' && life != *failed_life) {
+        *failed_life = life;
+        ++*n_failed;
+    }
+    return *n_failed >= STARTS_MAX ? CANNOT_START : UNDER_WAY;
 }
 
 static enum exit_code wait_for(struct weir_client *c, const char *verb, uint32_t slot)
 {
     struct weir_error err;
+    double failed_life = -1;
+    uint32_t n_failed = 0;
+    size_t i;
 
     for (;;) {
-        json_t *workers = ask_workers(c, &err);
+        json_t *workers = ask_workers(c, &err), *w, *mine = NULL;
         if (workers == NULL)
             return command_error("worker", &err);
-        bool done = carried_out(verb, slot, workers);
+        json_array_foreach(workers, i, w) if (json_number_value(json_object_get(w, "slot")) == slot) mine = w;
+        enum progress p = progress_of(verb, mine, &failed_life, &n_failed);
+        if (p == OVERRULED)
+            fprintf(stderr, "weir worker: worker %u got another order meanwhile: %s\n", slot,
+                    mine != NULL ? json_text(mine, "order") : "remove");
+        if (p == CANNOT_START) {
+            fprintf(stderr, "weir worker: worker %u cannot start, and is tried again now and then: ", slot);
+            terminal_text(stderr, json_text(mine, "error"), strlen(json_text(mine, "error")));
+            putc('\n', stderr);
+        }
         json_decref(workers);
-        if (done)
-            return EXIT_DONE;
+        if (p != UNDER_WAY)
+            return p == CARRIED_OUT ? EXIT_DONE : EXIT_FAILED;
         nanosleep(&(struct timespec){.tv_nsec = LOOK_AGAIN_MS * 1000000L}, NULL);
     }
 }
@@ -166,10 +189,12 @@ int cmd_worker(int argc, char **argv)
     bool is_list = strcmp(order.verb, "list") == 0, is_add = strcmp(order.verb, "add") == 0;
     if (!is_list && !is_add && strcmp(order.verb, "pause") != 0 && strcmp(order.verb, "resume") != 0 &&
         strcmp(order.verb, "drain") != 0 && strcmp(order.verb, "remove") != 0)
-        return command_usage("worker", "\"%s\" is none of list, pause, resume, drain, add and remove", order.verb);
-    if (n_args != (is_list || is_add ? 1 : 2))
-        return command_usage("worker", is_list || is_add ? "%s takes no argument" : "%s takes one argument, a worker's slot",
+        return command_usage("worker", "\"%s\" is none of list, pause, resume, drain, add and remove",
                              order.verb);
+    if (n_args != (is_list || is_add ? 1 : 2))
+        return command_usage(
+            "worker", is_list || is_add ? "%s takes no argument" : "%s takes one argument, a worker's slot",
+            order.verb);
     if (n_args == 2 && !read_slot(argv[1], &order.worker))
         return command_usage("worker", "\"%s\" is no slot; `weir worker list` shows them", argv[1]);
     if (!is_add && (options.model != NULL || options.device != NULL))

@@ -83,6 +83,28 @@ def a_worker_that_is_not_ready_is_drained_at_once():
         pool.wait_for("stopped", lambda s: s["workers"][0]["state"] == "stopped")
         order(admin, "resume", 0)
         pool.wait_for("tried", lambda s: "told to fail" in s["workers"][0].get("error", ""))
+        # and who waits for it is told, not kept for ever
+        for words in (["resume", "0"], ["add"]):
+            said = weir(pool, "worker", *words, "--wait", code=1).stderr
+            assert "cannot start" in said and "told to fail" in said, said
+
+
+def who_waits_for_an_order_hears_of_another():
+    with Pool(workers=2, env={"WEIR_FAKE_STEP_MS": "5"}) as pool:
+        c, admin = pool.client(), pool.client()
+        order(admin, "pause", 1)
+        c.send({"type": "generate", "id": "held", "prompt": "x", "max_tokens": 100000, "ignore_eos": True})
+        pool.wait_for("running", lambda s: s["pool"]["running"] == 1)
+        for verb, other in (("drain", "resume"), ("pause", "drain"), ("remove", "remove")):
+            p = subprocess.Popen([os.path.join(BIN, "weir"), "worker", verb, "0", "--wait", "--connect", pool.endpoint], stderr=subprocess.PIPE, text=True)
+            pool.wait_for("ordered", lambda s: worker_of(s, 0)["order"] == verb)
+            if verb == "remove":
+                c.send({"type": "cancel", "id": "held"})
+                assert p.communicate(timeout=60)[1] == "" and p.returncode == 0
+            else:
+                order(admin, other, 0)
+                said = p.communicate(timeout=60)[1]
+                assert p.returncode == 1 and "another order meanwhile" in said, said
 
 
 def workers_come_and_go():
@@ -191,5 +213,6 @@ def the_command_does_it():
 
 if __name__ == "__main__":
     run([a_paused_worker_gets_nothing_new, what_a_paused_worker_holds_goes_on_and_the_rest_waits,
-         a_drained_worker_gives_its_memory_back_and_returns, a_worker_that_is_not_ready_is_drained_at_once, workers_come_and_go,
+         a_drained_worker_gives_its_memory_back_and_returns, a_worker_that_is_not_ready_is_drained_at_once,
+         who_waits_for_an_order_hears_of_another, workers_come_and_go,
          orders_are_checked, nothing_is_lost_while_workers_are_drained_killed_added_and_removed, the_command_does_it])
