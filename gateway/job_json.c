@@ -1,8 +1,11 @@
 /* job_json.c - see job_json.h.  Times are seconds since 1970, as in the OpenAI API; null where something has not happened. */
 #include "job_json.h"
 
+#include <string.h>
+
 #include "clock.h"
 #include "outlook.h"
+#include "standstill.h"
 
 static json_t *seconds(int64_t ms)
 {
@@ -73,10 +76,15 @@ json_t *job_json(const struct job_row *row, struct runner *runner)
     static const char *const priorities[] = { "normal", "low", "normal", "high" };
     const struct job *live = runner_find(runner, row->seq);
     struct outlook outlook = { 0 };
+    char note[JOB_NOTE_BYTES] = "";
     json_t *job = json_object();
 
     if (live != NULL && live->row.state == JOB_IN_PROGRESS)
         outlook = outlook_of(runner, live);
+    if (live != NULL)
+        standstill_note(runner, live, note);
+    if (live != NULL && live->note[0] != '\0')
+        memcpy(note, live->note, sizeof note);
 
     json_object_set_new(job, "id", json_string(row->id));
     json_object_set_new(job, "object", json_string("batch"));
@@ -94,8 +102,8 @@ json_t *job_json(const struct job_row *row, struct runner *runner)
     json_object_set_new(job, "priority", json_string(priorities[row->priority <= 3 ? row->priority : 0]));
     json_object_set_new(job, "running", count(live != NULL ? live->n_flying : 0));
     json_object_set_new(job, "lines_ahead", count(outlook.lines_ahead));
-    json_object_set_new(job, "eta_s", outlook.seconds > 0 ? count(outlook.seconds) : json_null());
-    json_object_set_new(job, "note", string_or_null(live != NULL ? live->note : ""));
+    json_object_set_new(job, "eta_s", outlook.seconds > 0 && note[0] == '\0' ? count(outlook.seconds) : json_null());
+    json_object_set_new(job, "note", string_or_null(note));
     json_object_set_new(job, "error", string_or_null(row->error));
     return job;
 }

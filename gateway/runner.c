@@ -21,6 +21,7 @@
 #include "log.h"
 #include "outlook.h"
 #include "prefix_order.h"
+#include "standstill.h"
 
 enum {
     FLUSH_RECORDS = 256,      /* commit when so many records wait, */
@@ -91,6 +92,8 @@ void runner_deinit(struct runner *r, uint64_t now_ns)
     free(r->records);
     free(r->flights);
     r->flights = NULL;
+    json_decref(r->standstill.queues);
+    r->standstill.queues = NULL;
 }
 
 struct job *runner_find(struct runner *r, int64_t seq)
@@ -375,6 +378,11 @@ static void pause_user(struct runner *r, uint32_t user, uint64_t until_ns)
     }
 }
 
+static void keep_reason(struct job *j, const struct weir_error *error)
+{
+    snprintf(j->goes_again, sizeof j->goes_again, "%.*s", (int)sizeof j->goes_again - 1, error->message);
+}
+
 /* Is this failure ours, so that the line goes again?  Arranges it and says true. */
 static bool goes_again(struct flight *f, const struct weir_error *error, uint64_t now_ns)
 {
@@ -386,6 +394,7 @@ static bool goes_again(struct flight *f, const struct weir_error *error, uint64_
         retry_later(f, RETRY_MS_MIN, now_ns); /* and nothing is fed until the link is up */
         return true;
     case ERR_BUSY:
+        keep_reason(f->job, error);
         pause_user(f->runner, f->job->user, now_ns + pause_ms(0, error->retry_after_ms) * 1000000);
         retry_later(f, pause_ms(f->tries.busy++, error->retry_after_ms), now_ns);
         return true;
@@ -404,6 +413,7 @@ static bool goes_again(struct flight *f, const struct weir_error *error, uint64_
     default:
         return false;
     }
+    keep_reason(f->job, error);
     retry_later(f, pause_ms(tries, error->retry_after_ms), now_ns);
     return true;
 }
@@ -657,6 +667,7 @@ void runner_step(struct runner *r, uint64_t now_ns, int64_t real_ms)
     struct job *next;
 
     outlook_step(r, now_ns);
+    standstill_step(r, now_ns);
     end_expired(r, real_ms);
     feed(r, now_ns);
     for (struct job *j = r->jobs; j != NULL; j = next) {
@@ -692,7 +703,7 @@ static uint64_t latest(uint64_t a, uint64_t b, uint64_t c)
 
 int runner_timeout_ms(const struct runner *r, uint64_t now_ns)
 {
-    int wait = -1;
+    int wait = standstill_timeout_ms(r, now_ns);
 
     if (r->n_records > 0)
         lower(&wait,

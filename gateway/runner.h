@@ -13,6 +13,8 @@
 #ifndef RUNNER_H
 #define RUNNER_H
 
+#include <jansson.h>
+
 #include "job_files.h"
 #include "job_store.h"
 #include "pool_link.h"
@@ -29,7 +31,7 @@ enum {
     RUNNER_RECORDS_MAX = 4096,          /* records in memory; more are not made, by not feeding */
     RUNNER_RECORD_BYTES_MAX = 64 << 20,
     RUNNER_DISK_PAUSE_MS = 2000,        /* before the disk is tried again */
-    JOB_NOTE_BYTES = 96,
+    JOB_NOTE_BYTES = 256,
 };
 
 /* How often a line has met each of these: every kind has a bound, or none, of its own. */
@@ -63,6 +65,14 @@ struct job {
     uint64_t disk_not_before_ns;        /* after its files or its lines could not be read: the other jobs go on */
     uint64_t version;                   /* changes with everything a watcher can see */
     char note[JOB_NOTE_BYTES];          /* why it does not go on: "no space on the disk" */
+    char goes_again[JOB_NOTE_BYTES];    /* what the pool said when it last gave a line back */
+};
+
+struct standstill {                     /* standstill.h */
+    uint64_t ended;                     /* lines, when they were last counted */
+    uint64_t look_ns;                   /* when the broker is asked next */
+    bool asking, up;                    /* up: the link, when it was last looked at */
+    json_t *queues;                     /* models for which requests wait, and no worker takes any; NULL: not known */
 };
 
 struct flight;
@@ -91,6 +101,7 @@ struct runner {
     bool pace_busy;
     uint32_t n_users;                   /* with lines to be answered, as counted lately */
     uint64_t users_counted_ns;
+    struct standstill standstill;
 };
 
 MUST_CHECK enum status runner_init(struct runner *r, struct job_store *store, struct job_files *files, struct pool_link *link,

@@ -59,6 +59,22 @@ def numbers_in_json_read_well():
                    and "_s" in word), text
 
 
+def a_job_without_a_worker_says_what_it_waits_for():
+    with Serve(metrics=False) as pool:
+        pool.add_user("ann")
+        pool.weir("worker", "drain", "0", "--wait")
+        pool.ssh("ann", "submit", "--name", "j", input='{"prompt": "a", "max_tokens": 1}\n' * 3)
+
+        def status():
+            return json.loads(pool.ssh("ann", "status", "j", "--json").stdout)
+        note = wait_until(lambda: status()["note"], 30, "a note")
+        assert note == "tiny waits for worker 0, which is drained: weir worker resume 0" and status()["eta_s"] is None, note
+        assert note in pool.ssh("ann", "status", "j").stdout
+        pool.weir("worker", "resume", "0")
+        pool.ssh("ann", "wait", "j")
+        assert status()["note"] is None and status()["request_counts"]["completed"] == 3
+
+
 def one_file_configures_every_process():
     with tempfile.TemporaryDirectory(prefix="weir-conf-") as here:
         with open(here + "/weir.conf", "w") as f:
@@ -211,6 +227,6 @@ def install_puts_everything_in_place():
 
 if __name__ == "__main__":
     main([relative_folders_are_taken_from_where_one_stands, status_fits_the_terminal_and_is_a_line_a_worker_in_a_pipe,
-          numbers_in_json_read_well, one_file_configures_every_process,
+          numbers_in_json_read_well, a_job_without_a_worker_says_what_it_waits_for, one_file_configures_every_process,
           a_backup_while_it_runs_is_a_whole_state, manual_pages_say_what_the_programs_say, what_operations_md_works_out_is_what_plan_says,
           an_array_of_tasks_answers_each_line_once, install_puts_everything_in_place], sys.argv[1:])

@@ -121,7 +121,8 @@ def test_the_broker_dies_and_comes_back():
         rig.stop_broker()
         time.sleep(0.5)
         check_eq(rig.ssh("models").returncode, 5, "models says that the pool is unreachable")
-        check_eq(rig.json("status --json " + job)["status"], "in_progress", "the job waits")
+        status = rig.json("status --json " + job)
+        check_eq((status["status"], status["note"], status["eta_s"]), ("in_progress", "waiting for the broker", None), "the job waits, and says for what")
         rig.start_broker()
         check_eq(rig.ssh("wait " + job).returncode, 0, "wait")
         check_once(rig, job, ids)
@@ -133,6 +134,7 @@ def test_a_job_submitted_while_the_broker_is_away():
         rig.start(broker=False)
         job = rig.submit([{"prompt": "a"}, {"prompt": "b"}])
         time.sleep(0.5)
+        check_eq(rig.json("status --json " + job)["note"], "waiting for the broker", "what it waits for")
         rig.start_broker()
         check_eq(rig.ssh("wait " + job).returncode, 0, "wait")
 
@@ -182,6 +184,9 @@ def test_failures_of_ours_are_tried_again():
         tries = [json.loads(x)["prompt"] for x in open(rig.path("broker.log"))]
         check_eq(tries.count("!fail context_overflow"), 1, "a line's own fault is not tried again")
         check(1 < tries.count("!fail internal_error") < 10, "bounded")
+        job = rig.submit([{"prompt": "!fail no_worker"}])
+        wait_until(lambda: rig.json("status --json " + job)["note"] == "waiting: the test wants it: no_worker", 60, "status says what it waits for")
+        rig.ssh("cancel " + job)
 
 
 def test_run_streams_the_answers_and_tells_the_end():
