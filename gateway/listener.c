@@ -352,8 +352,10 @@ static void reap(struct listener *l)
 
 static void begin_stop(struct listener *l)
 {
-    if (l->stopping)
+    if (l->stopping) { /* told again: at once */
+        l->stop_ns = 0;
         return;
+    }
     log_info("stop", "connections=%zu", l->n_children);
     (void)notify_send("STOPPING=1");
     l->stopping = true;

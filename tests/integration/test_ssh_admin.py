@@ -4,6 +4,7 @@ import fcntl
 import os
 import pwd
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -131,6 +132,22 @@ def test_a_slow_program_holds_up_nobody_and_is_killed():
         job = rig.submit([{"prompt": "x"}])
         check_eq(rig.ssh("wait " + job).returncode, 0, "its exit code changes nothing")
         wait_until(lambda: "exit=1" in open(rig.path("gateway.log")).read(), 10, "but is logged")
+
+
+def test_told_again_it_ends_at_once():
+    with Rig() as rig:
+        rig.add_user("alice")
+        started = rig.path("started")
+        rig.start("--job-hook", script(rig, "hook", "echo $$ >>%s\nsleep 300 & wait\n" % started), "--job-hook-timeout", "5m")
+        rig.ok("wait " + rig.submit([{"prompt": "x"}]))
+        wait_until(lambda: lines(started), 20, "a program runs")
+        rig.gateway.send_signal(signal.SIGTERM)
+        wait_until(lambda: "event=stop " in open(rig.path("gateway.log")).read(), 20, "it stops, and waits for the program")
+        began = time.time()
+        check_eq(rig.stop(), 0, "its end")
+        check(time.time() - began < 10, "it waited for the program, or for 15 s")
+        left = subprocess.run(["pgrep", "-r", "R,S,D", "-s", ",".join(lines(started))], capture_output=True, text=True).stdout
+        check_eq(left, "", "the program is gone, too")
 
 
 def test_exempt_sources_are_not_limited_before_their_login():
