@@ -172,8 +172,8 @@ test-long:
 # The same proofs with full counts, and those that make a fresh Debian root: hours.
 prove:
 	@tools/deps.sh long
-	@BUDGET_FACTOR=20 FUZZ_EACH=600 JOB_RUNS=500 SOAK_MINUTES=60 SIM_RUN=prove ORACLE_FACTOR=11 CANARY_REQUESTS=1000 TORTURE_SECONDS=all \
-	    tests/long.sh second-compiler thread-sanitizer sanitizers simulator host-store oracles canary torture jobs soak fuzz services package container \
+	@BUDGET_FACTOR=20 FUZZ_EACH=600 JOB_RUNS=500 SOAK_MINUTES=60 SIM_RUN=prove ORACLE_FACTOR=11 CANARY_REQUESTS=1000 TORTURE_SECONDS=all ALL_MODELS=1 \
+	    tests/long.sh second-compiler aarch64 thread-sanitizer sanitizers simulator host-store oracles canary torture jobs soak fuzz services package container \
 	    slurm kubernetes
 	@tests/clean_root.sh
 

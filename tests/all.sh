@@ -27,4 +27,6 @@ scripts=()
 for script in tests/integration/test_*.sh tests/integration/test_*.py tests/gpu/test_*.sh; do
     [ -f "$script" ] && scripts+=("$script")
 done
+TEST_BUDGET_S=$(sed -n 's/^tests  *\([0-9]*\)$/\1/p' tests/budgets)
+export TEST_BUDGET_S
 exec tests/run.sh "$build/log" "${programs[@]}" tests/sim/run "${scripts[@]}"

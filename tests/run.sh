@@ -3,7 +3,7 @@
 #
 # usage: run.sh LOG_DIR TEST...        TEST_TIMEOUT_S: seconds a test may take (420: what takes a minute alone may take four beside others); TEST_JOBS: how many
 # run at once (the CPUs).  Scripts start whole pools, but mostly wait for them: one beside another halves the time.
-# The last line is "N passed, N failed, N skipped"; the exit code is 1 if any failed.
+# TEST_BUDGET_S: what they may take all together.  The last line is "N passed, N failed, N skipped"; the exit code is 1 if any failed.
 logs=$1
 shift
 mkdir -p "$logs"
@@ -36,5 +36,6 @@ for t in "$@"; do
         { grep -aE '^FAIL|^\[  FAILED|^(Assertion|[A-Za-z]*Error)|Sanitizer:|runtime error' "$log" | head -n 8; echo ...; tail -n 25 "$log"; } | sed 's/^/    /' ;;
     esac
 done
+[ "$SECONDS" -le "${TEST_BUDGET_S:-$SECONDS}" ] || { failed=$((failed + 1)); echo "FAIL all together: $SECONDS s, $TEST_BUDGET_S are allowed (tests/budgets)"; }
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
