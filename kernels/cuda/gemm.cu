@@ -32,7 +32,10 @@ static enum status product_F32(const struct product_args *a, uint32_t rows_max, 
 
 enum status launch_product(const struct product_args *a, uint32_t rows_max, device_stream s)
 {
-    switch (a->type) {
+    for (uint32_t i = 1; i < a->n_parts; i++)
+        if (a->part[i].type != a->part[0].type)
+            return product_any(a, rows_max, s);
+    switch (a->part[0].type) {
 #define X(type)         \
     case TENSOR_##type: \
         return product_##type(a, rows_max, s);

@@ -6,6 +6,7 @@
  *               block and the order of additions is still one chain.
  *   gemm_int    many rows.  A warp has two panels (or gate and up of one) times 32 rows and goes through all of K; each
  *               thread keeps 16 chains in registers.  Rows come through shared memory, 16 blocks of K ahead of use.
+ *               (gemv_any, gemm_any: the same for parts of several quantised types in one launch.)
  *   gemv_half, gemm_half   F16 and BF16 on tensor cores: up to 8 rows as gemv_int, more as gemm_int (gemm_half.cuh).
  *   gemm_float  F32 with float rows.  A thread has one output row of the weights and 1 or 8 rows; a chain of fma in ascending K.
  *
@@ -31,10 +32,38 @@ enum {
     GEMM_THREADS = 128,
     GEMM_BLOCKS = 8,    /* blocks of K of a buffer */
     GEMM_STAGES = 3,
+    GEMM_BYTES = GEMM_STAGES * GEMM_BLOCKS * GEMM_ROWS * sizeof(struct xblock),
     FLOAT_THREADS = 128,
     FLOAT_K = 64,       /* elements of K of a buffer */
     FLOAT_STAGES = 3,
 };
+
+/* How a product with quantised weights cuts its rows. */
+struct int_tiles {
+    bool few;         /* by gemv_int */
+    uint32_t cols;    /* rows of a tile, */
+    uint32_t columns; /* and columns: the second inputs of parts that read two are more of them */
+    uint32_t n;       /* tiles */
+};
+
+static inline struct int_tiles int_tiles(const struct product_args *a, uint32_t rows_max)
+{
+    uint32_t inputs = 1, least = 2;
+    struct int_tiles t;
+
+    for (uint32_t i = 0; i < a->n_parts; i++) {
+        inputs = a->part[i].n_inputs > inputs ? a->part[i].n_inputs : inputs;
+        least = a->part[i].n_inputs < least ? a->part[i].n_inputs : least;
+    }
+    /* Parts that read one and two inputs: those of one would go over their weights twice, once for every 4 rows. */
+    t.few = rows_max <= (uint32_t)(least < inputs ? GEMV_ROWS / 2 : GEMV_ROWS);
+    t.cols = (t.few ? GEMV_ROWS : GEMM_ROWS) / inputs;
+    while (t.few && t.cols / 2 >= rows_max)
+        t.cols /= 2;
+    t.columns = t.cols * inputs;
+    t.n = (rows_max + t.cols - 1) / t.cols;
+    return t;
+}
 
 /* Part i.  (An index that is not known when compiling would have the compiler copy all parts to local memory.) */
 __device__ __forceinline__ struct product_part part_of(const struct product_args &a, uint32_t i)

@@ -35,7 +35,7 @@ __device__ __forceinline__ void gemm_float(const struct product_args &a)
 #pragma unroll
     for (int s = 0; s < streams; s++) {
         const struct product_part from = part_of(a, GATE ? (uint32_t)s : part);
-        panel[s] = from.data + (index < from.n_panels ? index : 0) * a.panel_bytes + lane % 16 * 16;
+        panel[s] = from.data + (index < from.n_panels ? index : 0) * from.panel_bytes + lane % 16 * 16;
     }
     grid_wait();
     grid_launch();

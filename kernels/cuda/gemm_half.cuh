@@ -143,7 +143,7 @@ template <int TYPE, bool GATE> __device__ __forceinline__ void gemv_half(const s
     const uint32_t part = GATE ? 0 : find_part(a, 1, group);
     const struct product_part own = part_of(a, GATE ? unit / 2 : part);
     const uint32_t index = GATE ? 2 * group + unit % 2 : group, n_units = index < own.n_panels ? (a.n_k + 7) / 8 : 0;
-    const uint8_t *panel = own.data + (index < own.n_panels ? index : 0) * a.panel_bytes;
+    const uint8_t *panel = own.data + (index < own.n_panels ? index : 0) * own.panel_bytes;
     const uint32_t n_chunks = (a.n_split + layout::blocks - 1) / layout::blocks;
     struct half_bits ahead[layout::ahead];
     float acc[2] = { 0.0f, 0.0f };
@@ -238,7 +238,7 @@ __device__ __forceinline__ void gemm_half(const struct product_args &a)
     for (int p = 0; p < PANELS; p++) { /* past the end: the first again, its results dropped */
         const struct product_part own = part_of(a, GATE ? (uint32_t)p : part);
         index[p] = GATE ? 4 * group + warp : per_group * group + PANELS * warp + p;
-        panel[p] = own.data + (index[p] < own.n_panels ? index[p] : 0) * a.panel_bytes;
+        panel[p] = own.data + (index[p] < own.n_panels ? index[p] : 0) * own.panel_bytes;
     }
     for (uint32_t b = 0; b < STAGES - 1 && b < a.n_split; b++)
         stage_weights(weights + b * (tile::weights / sizeof(struct half_bits)), panel, b, n_units, lane);

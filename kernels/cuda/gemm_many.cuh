@@ -68,7 +68,7 @@ __device__ __forceinline__ void gemm_int(const struct product_args &a)
     for (int p = 0; p < 2; p++) { /* past the end: the first again, its results dropped */
         const struct product_part own = part_of(a, GATE ? (uint32_t)p : part);
         index[p] = GATE ? 4 * group + warp : 8 * group + 2 * warp + p;
-        panel[p] = own.data + (index[p] < own.n_panels ? index[p] : 0) * a.panel_bytes;
+        panel[p] = own.data + (index[p] < own.n_panels ? index[p] : 0) * own.panel_bytes;
         load_pair<TYPE>(panel[p], 0, lane, next[p]);
     }
     grid_wait();
@@ -107,6 +107,17 @@ __device__ __forceinline__ void gemm_int(const struct product_args &a)
     cp_async_wait<0>();
     finish_tile<GATE, 2, ROW_TILES / INPUTS>(a, reinterpret_cast<float *>(bytes), acc, part_of(a, part), index, group, first, n, warp, lane);
     norm_tail(a.norm, a.counters + column, a.out_map, first, n);
+}
+
+/* A part reads one input or two. */
+template <int TYPE> __device__ __forceinline__ void gemm_int_mixed(const struct product_args &a)
+{
+    uint32_t column, group = group_of(column);
+
+    if (part_of(a, find_part(a, 8, group)).n_inputs == 2)
+        gemm_int<TYPE, false, 2>(a);
+    else
+        gemm_int<TYPE, false, 1>(a);
 }
 
 #endif

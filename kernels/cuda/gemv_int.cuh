@@ -127,7 +127,7 @@ __device__ __forceinline__ void gemv_int(const struct product_args &a, uint32_t 
     const struct product_part own = part_of(a, GATE ? unit / 2 : part);
     const uint32_t panel_index = GATE ? 2 * group + unit % 2 : group;
     const uint32_t n_pairs = panel_index < own.n_panels ? (a.n_k + 1) / 2 : 0;
-    const uint8_t *panel = own.data + panel_index * a.panel_bytes;
+    const uint8_t *panel = own.data + panel_index * own.panel_bytes;
     const uint32_t n_chunks = (a.n_k + layout::blocks - 1) / layout::blocks;
     pair_bits<TYPE> next = {}, after = {};
     float acc[2] = { 0.0f, 0.0f };

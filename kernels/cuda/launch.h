@@ -123,7 +123,9 @@ enum product_kind {
 };
 
 struct product_part {
+    enum tensor_type type;
     const uint8_t *data;
+    size_t panel_bytes;
     uint32_t n_panels, n_rows;
     float *y;            /* [rows][y_stride] */
     const float *bias;   /* or NULL */
@@ -133,11 +135,9 @@ struct product_part {
 
 struct product_args {
     enum product_kind kind;
-    enum tensor_type type;
-    struct product_part part[3]; /* of one type and one number of columns */
+    struct product_part part[3]; /* of one number of columns; of one type, but what is stored may be of several quantised ones */
     uint32_t n_parts;
     uint32_t n_k;
-    size_t panel_bytes;
     const struct xblock *q8, *second; /* the one that the type reads */
     const float *f32;
     uint32_t n_blocks, f32_stride;

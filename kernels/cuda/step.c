@@ -1,7 +1,7 @@
 /* step.c - one forward pass as a list of launches.
  *
  *     embed, norm -> int8
- *     each layer   q, k, v projections (a launch for each type among them)
+ *     each layer   q, k, v projections
  *                  norms of heads, RoPE, K and V to their blocks
  *                  attention -> int8
  *                  output projection, added to x; its last block norms the rows -> int8
@@ -10,8 +10,8 @@
  *     (in the last layer everything after the attention is computed for the wanted rows only)
  *     head         max_seqs wanted rows at a time: logits, then sampling or a copy to the caller
  *
- * Six launches a layer, and one more for each further type among q, k and v and where gate and up differ.  What a launch computes
- * for a row does not depend on which other rows there are.
+ * Six launches a layer, and more only where one of q, k and v is F16, BF16 or F32 and another is not of that type, and where gate and
+ * up differ.  What a launch computes for a row does not depend on which other rows there are.
  *
  * With fast prefill the rows of long chunks come after all others and go through fast.c instead of our products, but for the head
  * and the end of the last layer. */
@@ -33,9 +33,7 @@ static struct product_args product(const struct run *r, enum product_kind kind, 
 {
     return (struct product_args){
         .kind = kind,
-        .type = w->type,
         .n_k = w->n_k,
-        .panel_bytes = w->panel_bytes,
         .q8 = in->q8,
         .second = in->second,
         .f32 = in->f32,
@@ -82,9 +80,10 @@ static struct row_input input_from(struct row_input in, uint32_t row)
 static void add_part(struct product_args *a, const struct weights *w, float *y, uint32_t y_stride, const float *bias,
                      uint32_t n_inputs)
 {
-    assert(a->n_parts < 3 && w->type == a->type && w->panel_bytes == a->panel_bytes);
-    a->part[a->n_parts++] = (struct product_part){ .data = w->data, .n_panels = w->n_panels, .n_rows = w->n_rows, .y = y,
-                                                   .y_stride = y_stride, .bias = bias, .n_inputs = n_inputs };
+    assert(a->n_parts < 3 && w->n_k == a->n_k);
+    a->part[a->n_parts++] = (struct product_part){ .type = w->type, .data = w->data, .panel_bytes = w->panel_bytes,
+                                                   .n_panels = w->n_panels, .n_rows = w->n_rows, .y = y, .y_stride = y_stride,
+                                                   .bias = bias, .n_inputs = n_inputs };
 }
 
 /* The norm that comes after layer l's attention (or, with `after_ffn`, before what follows the layer). */
@@ -103,6 +102,12 @@ static struct norm_args norm_after(const struct backend *b, uint32_t l, bool aft
         .stride = (b->m->n_embd + 15) / 16 * 16,
         .eps = b->m->rms_eps,
     };
+}
+
+/* Quantised weights of different types go together: gemm_any.cu. */
+static bool one_launch(const struct weights *a, const struct weights *b)
+{
+    return a->type == b->type || (!type_is_float(a->type) && !type_is_float(b->type));
 }
 
 static enum status project_heads(const struct run *r, uint32_t l)
@@ -125,7 +130,7 @@ static enum status project_heads(const struct run *r, uint32_t l)
             continue;
         struct product_args a = product(r, PRODUCT_STORE, part[i].w, &b->s.in_e);
         for (int j = i; j < 3; j++) {
-            if (done[j] || part[j].w->type != part[i].w->type)
+            if (done[j] || !one_launch(part[i].w, part[j].w))
                 continue;
             add_part(&a, part[j].w, part[j].y, part[j].stride, part[j].bias, part[j].n_inputs);
             done[j] = true;

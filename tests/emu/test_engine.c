@@ -684,7 +684,8 @@ static uint64_t launches_of(struct pair *p, uint32_t n)
 static void a_layer_of_a_decode_is_six_launches(void **state)
 {
     static const uint32_t sequences[] = { 1, 2, 4, 5, 8, 9, 12 };
-    static const char *const files[] = { "tiny-llama-Q8_0.gguf", "tiny-llama-Q4_1.gguf", "tiny-qwen3-Q8_0.gguf" };
+    static const char *const files[] = { "tiny-llama-Q8_0.gguf", "tiny-llama-Q4_1.gguf", "tiny-qwen3-Q8_0.gguf",
+                                         "tiny-llama-Q4_K_M.gguf", "tiny-llama-F16.gguf" };
 
     (void)state;
     for (size_t f = 0; f < sizeof(files) / sizeof(files[0]); f++) {

@@ -134,13 +134,11 @@ static struct product_args arguments(const two_weights &w, input_rows &x, const 
 {
     struct product_args a = {};
 
-    a.type = w.form[0].type;
     a.n_k = w.form[0].n_k;
-    a.panel_bytes = w.form[0].panel_bytes;
     a.q8 = x.q8.at;
     a.second = x.second.at;
     a.f32 = x.f32.at;
-    a.split = a.type == TENSOR_F16 ? x.f16.at : x.bf16.at;
+    a.split = w.form[0].type == TENSOR_F16 ? x.f16.at : x.bf16.at;
     a.n_split = x.blocks();
     a.n_blocks = x.k / 32;
     a.f32_stride = x.stride;
@@ -153,7 +151,9 @@ static void add(struct product_args &a, const struct weights &w, float *y, uint3
 {
     struct product_part &p = a.part[a.n_parts++];
 
+    p.type = w.type;
     p.data = w.data;
+    p.panel_bytes = w.panel_bytes;
     p.n_panels = w.n_panels;
     p.n_rows = w.n_rows;
     p.y = y;
@@ -364,6 +364,47 @@ static void a_row_has_the_same_bits_in_any_company(void **)
     }
 }
 
+/* q, k and v of three quantised types are one launch: the outputs of each are what it has alone, which is the CPU's. */
+static void parts_of_several_types_are_the_cpus(void **)
+{
+    static const enum tensor_type types[][3] = {
+        { TENSOR_Q4_K, TENSOR_Q4_K, TENSOR_Q6_K }, { TENSOR_Q5_K, TENSOR_Q4_K, TENSOR_Q8_0 },
+        { TENSOR_Q5_0, TENSOR_Q5_1, TENSOR_Q8_0 }, { TENSOR_Q4_1, TENSOR_Q6_K, TENSOR_Q4_0 },
+        { TENSOR_Q8_0, TENSOR_Q8_0, TENSOR_Q5_K },
+    };
+    static const uint32_t n_rows[3] = { 145, 40, 17 }, company[] = { 1, 2, 4, 5, 9, 17, 40 };
+    const uint32_t k = 512, rows = 40;
+    dice d = { 21 };
+
+    for (const auto &type : types) {
+        std::vector<std::unique_ptr<two_weights>> w;
+        for (int i = 0; i < 3; i++)
+            w.emplace_back(new two_weights(type[i], n_rows[i], k, d.next() | 1));
+        input_rows x(rows, k, d);
+        for (uint32_t n : company) {
+            std::vector<std::unique_ptr<exact<float>>> y;
+            exact<uint32_t> count(1);
+            count[0] = n;
+            struct product_args a = arguments(*w[0], x, count.at, nullptr);
+            a.kind = PRODUCT_STORE;
+            for (int i = 0; i < 3; i++) {
+                y.emplace_back(new exact<float>((size_t)n * n_rows[i]));
+                add(a, w[i]->form[0], y[i]->at, n_rows[i], nullptr, i == 2 ? 2 : 1);
+            }
+            emu::set_seed(d.next());
+            const uint64_t before = emu::n_launches;
+            assert_int_equal(launch_product(&a, n + d.below(3), nullptr), ST_OK);
+            assert_int_equal(emu::n_launches - before, 1);
+            for (int i = 0; i < 3; i++)
+                for (uint32_t r = 0; r < n; r++) {
+                    exact<float> want(pad_to_16(n_rows[i]));
+                    x.product(w[i]->cpu_form[0], r, want.at, i == 2 ? 2 : 1);
+                    assert_bits("several types", want.at, &(*y[i])[(size_t)r * n_rows[i]], n_rows[i]);
+                }
+        }
+    }
+}
+
 /* Row i of n, by a product or by a gate: [n][N]. */
 static void few_or_many(const two_weights &w, input_rows &x, enum product_kind kind, const uint32_t *map,
                         uint32_t n, float *y)
@@ -452,6 +493,7 @@ int main()
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_are_the_cpus),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_company),
+        cmocka_unit_test(parts_of_several_types_are_the_cpus),
         cmocka_unit_test(a_float_rows_bits_are_those_it_has_alone_at_every_edge),
         cmocka_unit_test(many_tiles_of_rows_are_all_computed),
     };
