@@ -11,14 +11,20 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "worker/confine.h"
 
 static sem_t go;
-static int n_wrong;
+static int n_wrong, old_socket;
+static void *page;
 
 static void expect_refused(int rc, const char *what)
 {
@@ -37,8 +43,26 @@ static void try_everything(void)
     expect_refused(execl("/bin/true", "true", (char *)NULL), "exec");
     expect_refused(fork(), "fork");
     expect_refused(unlink("/tmp/weir-test-confine"), "unlink");
-    expect_refused(mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED ? -1 : 0, "executable memory");
+    expect_refused(
+        mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED ? -1 : 0,
+        "executable memory");
     expect_refused(kill(getppid(), 0), "signal to another process");
+    expect_refused(
+        connect(old_socket,
+                (const struct sockaddr *)&(struct sockaddr_un){.sun_family = AF_UNIX, .sun_path = "/x"},
+                sizeof(struct sockaddr_un)),
+        "connect with a socket from before");
+    expect_refused((int)sendto(old_socket, "x", 1, 0, NULL, 0), "send");
+    expect_refused(socketpair(AF_UNIX, SOCK_STREAM, 0, (int[2]){0}), "socketpair");
+    expect_refused(mkdir("/tmp/weir-test-confine", 0700), "mkdir");
+    expect_refused(rename("/tmp/weir-test-confine", "/tmp/weir-test-confine-2"), "rename");
+    expect_refused(truncate("/tmp/weir-test-confine", 0), "truncate");
+    expect_refused(memfd_create("x", 0), "memfd");
+    expect_refused(mprotect(page, 4096, PROT_READ | PROT_EXEC), "memory made executable");
+    expect_refused((int)ptrace(PTRACE_TRACEME, 0, NULL, NULL), "ptrace");
+    expect_refused((int)syscall(SYS_io_uring_setup, 1, NULL), "io_uring");
+    expect_refused(setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}), "limits");
+    expect_refused(prctl(PR_SET_DUMPABLE, 1), "dumpable");
 }
 
 static void *other_thread(void *arg)
@@ -62,6 +86,10 @@ static int confined_child(void)
 {
     pthread_t thread;
     sem_init(&go, 0, 0);
+    old_socket = socket(AF_UNIX, SOCK_STREAM, 0);
+    page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (old_socket < 0 || page == MAP_FAILED)
+        return 99;
     if (pthread_create(&thread, NULL, other_thread, NULL) != 0)
         return 99;
     confine_self(true);
@@ -95,6 +123,7 @@ static void a_confined_worker_opens_nothing_starts_nothing_and_still_works(void 
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(a_confined_worker_opens_nothing_starts_nothing_and_still_works) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_confined_worker_opens_nothing_starts_nothing_and_still_works)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
