@@ -82,6 +82,14 @@ bool admission_account(struct broker *b, const struct sender *from, struct span 
     return true;
 }
 
+/* Requests that wait, as many as the users file lets, and those that run beside them. */
+static uint64_t with_running(uint64_t max_queued, uint64_t n_running)
+{
+    uint64_t all;
+
+    return __builtin_add_overflow(max_queued, n_running, &all) ? UINT64_MAX : all;
+}
+
 /* What the members of a group may have together. */
 static bool within_group(const struct broker *b, const struct user *group, bool job_line, struct error *err)
 {
@@ -90,7 +98,7 @@ static bool within_group(const struct broker *b, const struct user *group, bool 
     if (group == NULL || (group->max_queued == 0 && group->max_tokens_a_day == 0))
         return true;
     accounts_of_group(&b->accounts, group->name, clock_real_ms(), &all);
-    if (group->max_queued > 0 && all.n_live >= group->max_queued + all.n_running)
+    if (group->max_queued > 0 && all.n_live >= with_running(group->max_queued, all.n_running))
         error_set(err, ERR_BUSY, "", "the group %s has %" PRIu32 " requests here, the limit", group->name,
                   all.n_live);
     else if (group->max_tokens_a_day > 0 && !job_line && all.tokens_today >= group->max_tokens_a_day)
@@ -107,8 +115,8 @@ static bool within_limits(const struct broker *b, const struct admission *a, str
     const struct user *user = users_by_name(&b->identity.users, account->name);
     uint64_t user_max = USER_REQUESTS_MAX;
 
-    if (user != NULL && user->max_queued > 0 && user->max_queued + account->n_running < user_max)
-        user_max = user->max_queued + account->n_running;
+    if (user != NULL && user->max_queued > 0 && with_running(user->max_queued, account->n_running) < user_max)
+        user_max = with_running(user->max_queued, account->n_running);
     if (b->requests.n_live >= REQUESTS_MAX)
         error_set(err, ERR_BUSY, "", "the pool holds %d requests, its limit", REQUESTS_MAX);
     else if (account->n_live >= user_max)

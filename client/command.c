@@ -17,6 +17,13 @@
 
 enum { RECONNECT_MS = 5000 };
 
+/* Wrong is where to connect, or with which key: no request has such parameters. */
+static bool is_of_the_connection(const struct weir_error *e)
+{
+    return strcmp(e->code, "invalid_parameter") == 0 &&
+           (strcmp(e->param, "endpoint") == 0 || strcmp(e->param, "key") == 0 || strcmp(e->param, "server-key") == 0);
+}
+
 enum exit_code command_exit_code(const struct weir_error *e)
 {
     static const struct {
@@ -34,7 +41,7 @@ enum exit_code command_exit_code(const struct weir_error *e)
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strcmp(table[i].code, e->code) == 0)
             return table[i].exit;
-    return EXIT_FAILED;
+    return is_of_the_connection(e) ? EXIT_USAGE : EXIT_FAILED;
 }
 
 enum exit_code command_error(const char *verb, const struct weir_error *e)

@@ -1,4 +1,4 @@
-/* wire_json.c - a msgpack map as one line of JSON, the same bytes for the same map every time.
+/* wire_json.c - a reply as one line of JSON, the same bytes for the same reply every time.
  *
  * Entries stay in the order they came in.  A number is written with the fewest digits that read back as the same number, 32-bit
  * floats as 32-bit floats.  What JSON has no word for: binary becomes base64, NaN and infinities null, an integer key a
@@ -121,11 +121,25 @@ static void put_key(struct json *j, const msgpack_object *key)
     put_text(j, text);
 }
 
-static void put_map(struct json *j, const msgpack_object *v)
+/* What says which reply it is, and to which request: the wire's own. */
+static bool is_envelope(const msgpack_object *key)
 {
+    const msgpack_object_str *s = &key->via.str;
+
+    return key->type == MSGPACK_OBJECT_STR &&
+           ((s->size == 4 && memcmp(s->ptr, "type", 4) == 0) || (s->size == 2 && memcmp(s->ptr, "id", 2) == 0));
+}
+
+static void put_map(struct json *j, const msgpack_object *v, bool outermost)
+{
+    bool first = true;
+
     put_text(j, "{");
     for (uint32_t i = 0; i < v->via.map.size && j->st == ST_OK; i++) {
-        put_text(j, i > 0 ? "," : "");
+        if (outermost && is_envelope(&v->via.map.ptr[i].key))
+            continue;
+        put_text(j, first ? "" : ",");
+        first = false;
         put_key(j, &v->via.map.ptr[i].key);
         put_text(j, ":");
         put_value(j, &v->via.map.ptr[i].val);
@@ -177,7 +191,7 @@ static void put_value(struct json *j, const msgpack_object *v)
         put_array(j, v);
         break;
     case MSGPACK_OBJECT_MAP:
-        put_map(j, v);
+        put_map(j, v, false);
         break;
     default:
         j->st = ST_INVALID;
@@ -198,7 +212,7 @@ enum status wire_to_json(struct span frame, char **ret_json)
     st = decoder_open(&d, frame, &root);
     if (st != ST_OK)
         return st;
-    put_map(&j, &root);
+    put_map(&j, &root, true);
     put(&j, "", 1);
     msgpack_zone_free(d.zone);
     if (j.st != ST_OK) {

@@ -369,7 +369,8 @@ static bool add_up(const struct inbox_file *file, void *arg)
     if (strcmp(file->name, t->stored) == 0)
         return true;
     t->files++;
-    t->bytes += h != NULL && h->bytes_max > file->size ? h->bytes_max : file->size;
+    if (__builtin_add_overflow(t->bytes, h != NULL && h->bytes_max > file->size ? h->bytes_max : file->size, &t->bytes))
+        t->bytes = UINT64_MAX; /* of sparse files: over every limit */
     return true;
 }
 

@@ -313,7 +313,6 @@ static int user_change(const struct config *c, const struct gateway_places *plac
 {
     struct user *user = NULL;
     struct error err;
-    enum status st = ST_OK;
 
     bool group = name[0] == '@' && strcmp(what, "limit") == 0;
     for (uint32_t i = 0; i < (group ? u->n_groups : u->n); i++) {
@@ -327,11 +326,12 @@ static int user_change(const struct config *c, const struct gateway_places *plac
     }
     if (strcmp(what, "limit") != 0)
         user->disabled = strcmp(what, "disable") == 0;
-    for (size_t i = 3; i < config_n_args(c) && st == ST_OK; i++)
-        st = set_limit(user, group, config_arg(c, i), &err);
-    if (st == ST_OK)
-        st = users_save(places->users_file, u, &err);
-    if (st != ST_OK)
+    for (size_t i = 3; i < config_n_args(c); i++)
+        if (set_limit(user, group, config_arg(c, i), &err) != ST_OK) {
+            refuse(&err);
+            return EXIT_USAGE;
+        }
+    if (users_save(places->users_file, u, &err) != ST_OK)
         return refuse(&err);
     if (strcmp(what, "limit") == 0)
         print_limits(user);

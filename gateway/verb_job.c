@@ -255,7 +255,7 @@ static bool keep_state(struct talk *t, json_t *list)
         const char *near = verb_nearest(wanted, states, sizeof states / sizeof states[0]);
         error_set(&err, ERR_INVALID_PARAMETER, "state", "there is no state \"%.30s\"%s%s", wanted,
                   near != NULL ? "; did you mean " : "", near != NULL ? near : "");
-        talk_fail(t, &err);
+        talk_fail_as(t, &err, EXIT_USAGE);
         return false;
     }
     for (size_t i = json_array_size(jobs); i > 0; i--) {
@@ -411,7 +411,7 @@ static bool check_results_options(struct talk *t)
     if (wrong == NULL)
         return true;
     error_set(&err, ERR_INVALID_REQUEST, NULL, "%s", wrong);
-    talk_fail(t, &err);
+    talk_fail_as(t, &err, EXIT_USAGE);
     return false;
 }
 

@@ -31,7 +31,9 @@ static bool prepare_input(struct talk *t)
                                    : CONVERT_NONE,
                         t->call.text[OPT_TEMPLATE], t->call.has[OPT_CHAT], &t->intake, &err);
     }
-    if (st != ST_OK)
+    if (st == ST_INVALID)
+        talk_fail_as(t, &err, EXIT_USAGE); /* of the options: no input has been read */
+    else if (st != ST_OK)
         talk_fail(t, &err);
     return st == ST_OK;
 }

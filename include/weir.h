@@ -133,7 +133,7 @@ enum weir_event_type {
     WEIR_TEXT,       /* choice, text, ids */
     WEIR_DONE,       /* the end: choices' reasons, usage, timings */
     WEIR_ERROR,      /* the end: error */
-    WEIR_JSON,       /* the end of weir_query(), weir_trace() and weir_worker_order(): json */
+    WEIR_JSON,       /* the end of weir_query(), weir_trace() and weir_worker_order(): json, the broker's answer without the wire's "type" and "id" */
     WEIR_IDS,        /* the end of weir_tokenize_async(): ids */
 };
 

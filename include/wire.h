@@ -186,7 +186,7 @@ struct wire_message {
         struct wire_done done;
         struct wire_error error;
         struct { const int32_t *at; uint32_t n; } ids;
-        struct { struct span body; } raw; /* HELLO_REPLY, MODELS_REPLY, STATUS_REPLY, ADMIN_REPLY, TRACE_REPLY: the whole map, for wire_to_json() */
+        struct { struct span body; } raw; /* HELLO_REPLY, MODELS_REPLY, STATUS_REPLY, ADMIN_REPLY, TRACE_REPLY: the map, for wire_to_json() */
     };
     void *arena;                /* opaque; freed by deinit */
     char id_digits[24];         /* what id points at when it came as an integer and decoding failed */
@@ -245,7 +245,7 @@ void wire_put_u64(struct wire_buffer *b, const char *key, uint64_t value);
 void wire_put_f64(struct wire_buffer *b, const char *key, double value);
 void wire_put_bool(struct wire_buffer *b, const char *key, bool value);
 
-/* Any valid msgpack map as one line of JSON text (strings must be UTF-8; bin becomes base64; non-finite numbers null).
+/* A reply, any valid msgpack map, without its "type" and "id" as one line of JSON text (strings must be UTF-8; bin becomes base64; non-finite numbers null).
  * Gives the caller *ret_json, NUL-terminated, to be freed with free().  ST_OK, ST_INVALID, ST_NOMEM. */
 MUST_CHECK enum status wire_to_json(struct span frame, char **ret_json);
 

@@ -284,7 +284,7 @@ def the_users_file_says_who_may_do_what():
         os.rename(path + ".new", path)
 
     me = "[me]\nuid = %d\n" % os.getuid()
-    write(me + "[lazy]\nmax-running = 2\nmax-queued = 3\n[poor]\nmax-tokens-a-day = 25\n[gone]\ndisabled = yes\n")
+    write(me + "[lazy]\nmax-running = 2\nmax-queued = 3\n[poor]\nmax-tokens-a-day = 25\n[gone]\ndisabled = yes\n[wide]\nmax-queued = 18446744073709551615\n")
     with Pool(env={"WEIR_FAKE_STEP_MS": "10"}, args=["--users-file", path]) as pool:
         c = pool.client()
         assert c.ask({"type": "hello"}, "hello")["user"] == "me"
@@ -302,6 +302,9 @@ def the_users_file_says_who_may_do_what():
         answers = c.finish(ids)
         codes = [a.code for a in answers.values()]
         assert codes.count("busy") in (0, 1, 2) and codes.count(None) >= 3, codes
+        for id in ids:  # a limit that has no place for those that run
+            c.send({"type": "generate", "id": id, "on_behalf_of": "wide", **fields})
+        assert [a.code for a in c.finish(ids).values()] == [None] * 5
         write("[me]\nuid = %d\ndisabled = yes\n" % os.getuid())
         pool.process.send_signal(signal.SIGHUP)
         end = time.time() + 5 * PATIENCE

@@ -163,8 +163,8 @@ def nobody_else_comes_in():
         server = key["server-key"]
         assert "does not know this key" in weir(pool, "status", key=stranger, server=server, code=4)
         assert "handshake" in weir(pool, "status", key=alice, server=public, code=3)
-        assert "tcp needs a key" in weir(pool, "status", code=1)
-        assert "whose server key" in weir(pool, "status", key=stranger, code=1)
+        assert "tcp needs a key" in weir(pool, "status", code=2)
+        assert "whose server key" in weir(pool, "status", key=stranger, code=2)
         assert "no key file" in weir(pool, "status", key="/nonexistent", code=1)
         os.chmod(alice, 0o640)
         assert "0640" in weir(pool, "status", key=alice, code=4)
@@ -176,7 +176,7 @@ def nobody_else_comes_in():
                            capture_output=True, text=True, timeout=60)
         assert p.returncode == 3 and "nobody answers" in p.stderr, p
         p = subprocess.run([WEIR, "--connect", pool.endpoint, "status", "--key", alice], capture_output=True, text=True, timeout=60)
-        assert p.returncode == 1 and "keys are for tcp" in p.stderr, p
+        assert p.returncode == 2 and "keys are for tcp" in p.stderr, p
     keys.close()
 
 

@@ -169,6 +169,8 @@ def tokenize_and_models():
         assert json.loads(p.weir("tokenize", "--json", "-", input=b"ab").stdout) == {"ids": [97, 98], "n": 2}
         assert p.weir("models").stdout.startswith(b"fake ")
         assert json.loads(p.weir("models", "--json").stdout)["models"][0]["name"] == "fake"
+        for verb in ("models", "status", "trace"):  # what is told, and no word of the wire
+            assert not {"type", "id"} & set(json.loads(p.weir(verb, "--json").stdout)), verb
 
 
 def an_interrupt_stops_at_once():
