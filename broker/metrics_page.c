@@ -14,9 +14,10 @@
 
 static void put_tcp(const struct broker *b, FILE *f)
 {
-    if (b->endpoint.tcp == NULL)
-        return;
-    struct tcp_door_numbers n = tcp_door_numbers(b->endpoint.tcp);
+    struct tcp_door_numbers n = { 0 };
+
+    if (b->endpoint.tcp != NULL)
+        n = tcp_door_numbers(b->endpoint.tcp);
     metrics_head(f, "weir_tcp_connections", "gauge", "Connections of clients of other machines, handshakes included.");
     fprintf(f, "weir_tcp_connections %" PRIu32 "\n", n.connections);
     metrics_head(f, "weir_tcp_refused_total", "counter", "Such connections that were refused or ended, by reason.");
