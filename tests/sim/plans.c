@@ -1,8 +1,8 @@
 /* plans.c - promises about what a step computes, checked on every plan.
  *
  *   interactive   An interactive sequence that could run is in the plan, unless interactive ones alone fill the pool: then nothing
- *                 that ranks below it runs, or holds what it needs.
- *   batch         Batch never stops: while some of it could run, at most age_ns and then as many plans as the longest
+ *                 that ranks below it runs, or holds what it needs.  Or a batch sequence has been kept out for 2 * age_ns by those that run.
+ *   batch         Batch never stops: while some of it could run, at most 2 * age_ns and then as many plans as the longest
  *                 sequence has tokens go by without a row of it.
  *   prefix        Two entries of one plan never compute the same whole block of the same scope.
  *   work          Over a run without faults, evictions and preemptions every prompt token is computed once per worker and
@@ -124,11 +124,22 @@ static struct survey look(const struct scheduler *s, const struct scheduler_plan
     return v;
 }
 
+/* Then nobody is admitted before it. */
+static bool batch_is_kept_out(const struct scheduler *s)
+{
+    for (const struct sequence *w = s->first_waiting; w != NULL; w = w->next)
+        if (!w->interactive && could_run(w) && sim.now_ns - w->progress_ns >= 2 * s->opt.age_ns &&
+            claimed_by_high(s) + blocks_for(w->n_tokens) > s->opt.n_blocks)
+            return true;
+    return false;
+}
+
 static void check_interactive(uint32_t slot, const struct scheduler *s, const struct scheduler_plan *plan)
 {
     struct survey v = look(s, plan);
     if (v.n_low == 0)
         return;
+    const bool door_is_closed = batch_is_kept_out(s);
     for (const struct sequence *w = s->first_waiting; w != NULL && w->interactive; w = w->next) {
         if (!could_run(w))
             continue;
@@ -137,10 +148,11 @@ static void check_interactive(uint32_t slot, const struct scheduler *s, const st
         bool few_rows = s->opt.step_ns_max != 0 || plan->plan.n_rows + s->opt.max_seqs >= s->opt.max_rows;
         bool rows_full = !v.low_prefill && (v.high_unfinished || (v.n_high_prefills >= PREFILLS_A_CLASS && few_rows));
         const struct choice *c = w->owner;
-        if (!blocks_full && !rows_full)
+        bool excused = blocks_full || rows_full || door_is_closed;
+        if (!excused)
             print_all(s);
         sim_demand(
-            blocks_full || rows_full,
+            excused,
             "worker %u: an interactive sequence (slot %u, %u tokens) waits, while %u of lower rank run%s "
             "(%u blocks, %u claimed; %u running, %u prefills of high rank; %u rows of %u)",
             slot, c->request->slot, w->n_tokens, v.n_low, v.low_prefill ? ", one of them a prefill" : "",
@@ -180,7 +192,7 @@ static void check_batch(uint32_t slot, const struct scheduler *s, const struct s
     }
     if (w->batch_since_ns == 0)
         w->batch_since_ns = sim.now_ns;
-    if (sim.now_ns - w->batch_since_ns <= s->opt.age_ns || plan->plan.n_entries == 0)
+    if (sim.now_ns - w->batch_since_ns <= 2 * s->opt.age_ns || plan->plan.n_entries == 0)
         return;
     if (++w->n_plans_late > s->opt.context_tokens + 50)
         print_all(s);
