@@ -233,7 +233,7 @@ void attend_ahead_start(struct backend *b, uint32_t l, uint32_t thread)
     struct kv_cursor *c = &b->threads[thread].cursor;
 
     *c = (struct kv_cursor){ .layer = l };
-    if (l >= b->m->n_layers || b->step.n_rows < MANY_ROWS || b->step.n_rows != n)
+    if (l >= b->m->n_layers || b->step.n_rows < TILE_MANY || b->step.n_rows != n)
         return;
     c->entry = (uint32_t)((uint64_t)n * thread / n_threads); /* its share of the items, as pool_take() has it */
     c->end = (uint32_t)((uint64_t)n * (thread + 1) / n_threads);

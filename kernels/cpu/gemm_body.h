@@ -289,7 +289,7 @@ INLINE void tile_float(const int type, const int nt, const int np, const uint8_t
 /* (Q6_K has two sums a row.) */
 #define STEP_INT(nt)                                                                                               \
     if (x->width - t >= nt && (type != TENSOR_Q6_K || nt <= 12)) {                                                 \
-        if (nt >= MANY_ROWS)                                                                                       \
+        if (nt >= TILE_MANY)                                                                                       \
             tile_many(type, nt, panels, n_k, x, t, y + t * y_stride, y_stride);                                    \
         else                                                                                                       \
             tile_few(type, nt, panels, n_k, x, t, y + t * y_stride, y_stride);                                     \

@@ -31,7 +31,7 @@
 enum {
     PANEL_ROWS = 16,     /* rows of a weight panel = SIMD lanes */
     TILE_ROWS = 16,      /* rows of an input tile at most */
-    MANY_ROWS = 8,       /* of a tile: from here on a product takes longer than its weights out of memory */
+    TILE_MANY = 8,       /* of a tile: from here on a product takes longer than its weights out of memory */
     QUANT_BLOCK = 32,    /* elements of K that share an activation scale */
     SPLIT = 256,         /* attention is cut at absolute multiples of this many positions */
     SPLIT_BLOCKS = SPLIT / BLOCK_TOKENS,

@@ -90,7 +90,7 @@ static void multiply(struct backend *b, uint32_t thread, const struct matrix *m,
     struct tile x = { .x = type_is_float(m->type) ? (const void *)f32_tile(in, tile) : q8_tile(in, tile),
                       .width = width, .stride = in->parts * width, .parts = parts };
     const struct kv_cursor *c = &b->threads[thread].cursor;
-    const bool ahead = !type_is_float(m->type) && width >= MANY_ROWS && c->entry < c->end;
+    const bool ahead = !type_is_float(m->type) && width >= TILE_MANY && c->entry < c->end;
     const uint32_t at_once = ahead ? 1 : n; /* panels: each with K and V of its own to ask for */
 
     for (uint32_t i = 0; i < n; i += at_once) {
