@@ -15,7 +15,7 @@
 
 #include "ask.h"
 
-enum { PENDING_MAX = 4096, USERS = 16, LIST_EACH = 61, STATUS_EACH = 67, OTHERS_EACH = 5, BEGUN_MAX = 1024 };
+enum { PENDING_MAX = 4096, USERS = 16, LIST_EACH = 61, STATUS_EACH = 67, OTHERS_EACH = 5, BEGUN_MAX = 1 << 13 };
 enum kind { OWN, OTHERS, LIST, STATUS };
 
 static struct pending {
