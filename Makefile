@@ -112,7 +112,7 @@ $(B)/tests/%: $(B)/tests/%.c.o $(HELP) $(call lib,gateway client broker worker k
 	$(call Q,LINK)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lzmq -lmicrohttpd -lssh -lsqlite3 -ljansson -lz -lzstd $(COMMON_LIBS) $(LDLIBS)
 
 # The broker of this test is the test itself.
-$(B)/tests/unit/test_runner: LDFLAGS += -Wl,--wrap=weir_submit,--wrap=weir_cancel
+$(B)/tests/unit/test_runner: LDFLAGS += -Wl,--wrap=weir_submit,--wrap=weir_cancel,--wrap=weir_query
 
 $(B)/tests/%.o: CPPFLAGS += -I.    # only tests may include private headers: "worker/kv_cache.h"
 

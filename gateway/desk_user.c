@@ -103,7 +103,7 @@ void desk_on_retry(struct desk *d, struct conn *c, struct op *op, struct door_re
         }
         job_files_drop_errors(d->files, &row);
         if (runner_add(d->runner, &row) != ST_OK)
-            log_error("retry", "id=%s what=not_started", row.id); /* the next start takes it up */
+            log_error("retry", "id=%s what=not_started", row.id); /* the runner takes it up when it can */
         log_info("retry", "user=%s id=%s lines=%" PRIu64, c->user, row.id, again);
         desk_reply_json(d, c, op, NULL, job_json(&row, d->runner));
         return;

@@ -85,6 +85,8 @@ struct runner {
     const struct users *users;          /* for max-queued of users and groups; NULL: no limits */
     struct job *jobs;                   /* in the order of their sequence numbers */
     size_t n_jobs;
+    bool jobs_left;                     /* in the store are jobs that have not ended and are not here, */
+    uint64_t jobs_look_ns;              /* which are looked for then */
     struct flight *flights;             /* [n_flights]: the window and the reserve */
     uint32_t window, n_flights, n_flying;
     struct record *records;             /* [RUNNER_RECORDS_MAX] not committed yet, oldest first */
@@ -111,7 +113,8 @@ void runner_deinit(struct runner *r, uint64_t now_ns);
 
 /* Take over the jobs that the store says have not ended. */
 MUST_CHECK enum status runner_recover(struct runner *r);
-/* A new job, committed in state JOB_IN_PROGRESS.  ST_OK, ST_LIMIT (RUNNER_JOBS_MAX), ST_NOMEM. */
+/* A new job, committed in state JOB_IN_PROGRESS.  ST_OK, ST_LIMIT (RUNNER_JOBS_MAX), ST_NOMEM: then a later runner_step() takes it from the
+ * store. */
 MUST_CHECK enum status runner_add(struct runner *r, const struct job_row *row);
 /* NULL: it has ended, or is not there. */
 struct job *runner_find(struct runner *r, int64_t seq);

@@ -1,5 +1,5 @@
 /* test_runner.c - which line is sent when, and what of it is on disk after a failure: a real store and real files, and a broker that is
- * the test itself (weir_submit and weir_cancel are wrapped by the linker). */
+ * the test itself (weir_submit, weir_cancel and weir_query are wrapped by the linker). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -61,6 +61,15 @@ void __wrap_weir_cancel(struct weir_client *c, uint64_t request)
     (void)c;
     if (request > 0)
         sent[request - 1].cancelled = true;
+}
+
+int __wrap_weir_query(struct weir_client *c, enum weir_query what, weir_callback *callback, void *arg,
+                      struct weir_error *err_out);
+int __wrap_weir_query(struct weir_client *c, enum weir_query what, weir_callback *callback, void *arg,
+                      struct weir_error *err_out)
+{
+    (void)c, (void)what, (void)callback, (void)arg, (void)err_out;
+    return WEIR_AGAIN; /* it tells nothing of its workers */
 }
 
 static void answer(size_t i)
@@ -210,28 +219,41 @@ static void a_job_whose_files_cannot_be_opened_holds_nobody_up(void **state)
     assert_string_equal(sent[1].prompt, "broken-1"); /* it goes on as soon as its files can be had */
 }
 
+/* Nobody else commits until unlock_store(). */
+static sqlite3 *lock_store(void)
+{
+    char path[96];
+    sqlite3 *other = NULL;
+
+    snprintf(path, sizeof path, "%s/jobs.db", folder);
+    assert_int_equal(sqlite3_open(path, &other), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(other, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    return other;
+}
+
+static void unlock_store(sqlite3 *other)
+{
+    assert_int_equal(sqlite3_exec(other, "ROLLBACK", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(other);
+}
+
 static void what_was_synced_stays_in_the_file_when_the_commit_is_refused(void **state)
 {
     char path[256];
-    sqlite3 *other = NULL;
     struct stat s;
 
     (void)state;
     const struct job_row row = add_job("ada", "a", 1);
-    snprintf(path, sizeof path, "%s/jobs.db", folder);
     turns(1);
     answer(0);
-    assert_int_equal(sqlite3_open(path, &other), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(other, "BEGIN IMMEDIATE", NULL, NULL, NULL),
-                     SQLITE_OK); /* nobody else commits now */
+    sqlite3 *other = lock_store();
     turns(1);
     assert_int_equal(runner.n_refused, 1);
     path_of(&row, "output.jsonl", path);
     assert_int_equal(stat(path, &s), 0);
     assert_true(s.st_size >
                 0); /* a commit whose sync failed may be on disk all the same: then these bytes are in it */
-    assert_int_equal(sqlite3_exec(other, "ROLLBACK", NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(other);
+    unlock_store(other);
     turns(30);
     assert_int_equal(stored(&row).state, JOB_COMPLETED);
     assert_int_equal(stored(&row).output_bytes, s.st_size);
@@ -306,6 +328,41 @@ static void a_job_that_fails_as_a_whole_takes_its_lines_back_and_leaves_the_loop
     assert_int_equal(stored(&row).state, JOB_FAILED);
 }
 
+static void a_job_for_which_there_was_no_room_begins_when_there_is(void **state)
+{
+    (void)state;
+    const struct job_row row = new_job("ada", "a", 3);
+    const size_t n_jobs = runner.n_jobs;
+
+    runner.n_jobs = RUNNER_JOBS_MAX;
+    assert_int_equal(runner_add(&runner, &row), ST_LIMIT);
+    turns(1);
+    assert_int_equal(n_sent, 0);
+    assert_true(runner_timeout_ms(&runner, now_ns) > 0); /* it looks again, and not all the time */
+    runner.n_jobs = n_jobs;
+    turns(RUNNER_DISK_PAUSE_MS / 100 + 1);
+    assert_int_equal(n_sent, 3);
+}
+
+static void a_job_whose_end_was_not_saved_is_taken_up_again(void **state)
+{
+    (void)state;
+    const struct job_row row = add_job("ada", "a", 1);
+    sqlite3 *other = lock_store();
+
+    turns(1);
+    runner_fail_job(&runner, runner_find(&runner, row.seq), "the test says so");
+    unlock_store(other);
+    turns(RUNNER_DISK_PAUSE_MS / 100 + 1);
+    assert_int_equal(n_sent, 1); /* the broker still has the line */
+    refuse(0, "cancelled");
+    turns(RUNNER_DISK_PAUSE_MS / 100 + 1);
+    assert_int_equal(n_sent, 2);
+    answer(1);
+    turns(5);
+    assert_int_equal(stored(&row).state, JOB_COMPLETED);
+}
+
 static void a_line_that_the_client_did_not_take_is_no_retry(void **state)
 {
     (void)state;
@@ -333,6 +390,8 @@ int main(void)
         TEST(an_error_of_ours_ends_a_line_after_a_few_tries),
         TEST(of_two_jobs_of_a_user_the_older_one_goes_first_also_if_it_began_later),
         TEST(a_job_that_fails_as_a_whole_takes_its_lines_back_and_leaves_the_loop_asleep),
+        TEST(a_job_for_which_there_was_no_room_begins_when_there_is),
+        TEST(a_job_whose_end_was_not_saved_is_taken_up_again),
         TEST(a_line_that_the_client_did_not_take_is_no_retry),
 #undef TEST
     };
