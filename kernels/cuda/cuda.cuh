@@ -70,6 +70,24 @@ __device__ __forceinline__ uint16_t float_to_half(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
+/* Two numbers to the nearest f16, a in the lower half. */
+__device__ __forceinline__ uint32_t halves_of(float a, float b)
+{
+    const __half2 pair = __floats2half2_rn(a, b);
+
+    return (uint32_t)__half_as_ushort(__high2half(pair)) << 16 | __half_as_ushort(__low2half(pair));
+}
+
+/* The int8 in the lower byte of each half as f16. */
+__device__ __forceinline__ uint32_t halves_of_codes(uint32_t codes)
+{
+    const uint32_t biased = ((codes ^ 0x00800080) & 0x00ff00ff) | 0x64006400, bias = 0x64806480; /* 1024 + 128 + code; 1152 */
+    uint32_t halves;
+
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(halves) : "r"(biased), "r"(bias));
+    return halves;
+}
+
 /* D[16 x 8] += A[16 x 32] B[32 x 8], unsigned by signed bytes.  With g = lane / 4, j = lane % 4:
  *   a0 row g, k 4j..4j+3   a1 row g+8   a2 row g, k 16+4j..   a3 row g+8, k 16+4j..
  *   b0 column g, k 4j..    b1 column g, k 16+4j..
@@ -77,6 +95,14 @@ __device__ __forceinline__ uint16_t float_to_half(float x)
 __device__ __forceinline__ void mma_u8s8(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* The same of signed by signed bytes. */
+__device__ __forceinline__ void mma_s8s8(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -95,6 +121,18 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], 
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Four matrices of 8 rows of 8 halves in shared memory; lane 8m + r brings the address of row r of matrix m.  Lane 4g + j gets of each
+ * rows 2j and 2j+1 of column g: with positions as rows and dimensions as columns the second factor of mma_f16. */
+__device__ __forceinline__ void load_transposed(uint32_t (&x)[4], const void *shared)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at)
+                 : "memory");
 }
 
 /* 16 bytes from global to shared memory, past the first-level cache; there when cp_async_wait<N>() says that all but the

@@ -15,7 +15,7 @@
 #include "kernels/cuda/matmul.h"
 
 /* Bump it when any bit of any logit may change: it is part of the numerics id. */
-enum { CUDA_ARITHMETIC_VERSION = 3 };
+enum { CUDA_ARITHMETIC_VERSION = 4 };
 
 enum {
     COPIES_PENDING_MAX = 256,   /* block copies under way */
@@ -60,6 +60,7 @@ struct cuda_scratch {
 /* For how large a step the buffers of a step, and the grids of a graph, are. */
 struct step_sizes {
     uint32_t rows, items, outs, requests;
+    uint32_t items_mma;          /* after the items: of rows that matmul.h computes */
     uint32_t exact;              /* rows that matmul.h does not compute */
     uint32_t parts, queries;     /* most of an item */
 };
@@ -100,7 +101,7 @@ struct backend {
     struct kv_pool kv;
     struct cuda_scratch s;
     uint32_t n_vocab_padded, n_parts, n_slots;
-    uint32_t heads_per_tile, head_sets, tokens_per_tile;
+    uint32_t heads_per_tile, head_sets;
     size_t step_bytes;
 
     device_stream compute, copies;

@@ -26,7 +26,7 @@ struct step_header {
     uint32_t n_requests; /* of them, to be sampled */
     uint32_t n_exact;    /* rows 0 .. n_exact-1 are computed exactly, */
     uint32_t n_fast;     /* the n_fast after them by matmul.h */
-    uint32_t pad;
+    uint32_t n_items_mma; /* items after the n_items, for launch_attention_mma() */
 };
 
 struct step_row {
@@ -213,7 +213,11 @@ struct kv_args {
 };
 enum status launch_kv(const struct kv_args *a, uint32_t rows_max, device_stream s);
 
-enum { ATTEND_QUERIES_MAX = 16, PART_HEAD = 4 /* floats before o: m, l */ };
+enum {
+    ATTEND_QUERIES_MAX = 16, /* of an item, each with its heads of one tile */
+    ATTEND_MMA_QUERIES = 64, /* of an item of launch_attention_mma() */
+    PART_HEAD = 4,           /* floats before o: m, l */
+};
 
 struct attention_args {
     struct step_view step;
@@ -229,6 +233,9 @@ struct attention_args {
 /* parts_max: n_parts of the item that has most.  queries_max: tokens x heads of the item that has most. */
 enum status launch_attention(const struct attention_args *a, uint32_t items_max, uint32_t parts_max, uint32_t queries_max,
                              device_stream s);
+/* On tensor cores, near the CPU's results and not equal to them: items_max of the items after the header's n_items, which have no
+ * parts.  A row's bits depend on its query, K and V and on nothing else. */
+enum status launch_attention_mma(const struct attention_args *a, uint32_t items_max, device_stream s);
 
 /* ------------------------------------------------------------------ sampling */
 

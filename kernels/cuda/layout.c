@@ -130,7 +130,6 @@ void cuda_layout_kv(struct backend *b)
 
     b->heads_per_tile = least(heads, ATTEND_QUERIES_MAX);
     b->head_sets = (heads + b->heads_per_tile - 1) / b->heads_per_tile;
-    b->tokens_per_tile = ATTEND_QUERIES_MAX / b->heads_per_tile;
 }
 
 /* ------------------------------------------------------------------ scratch */

@@ -6,7 +6,8 @@
  * the rest is found through indices.  (Their unit is the record's own size, so every list begins at a multiple of it.)
  *
  * Rows whose logits are wanted are listed with the sampled ones first: these are at most max_seqs, which is how many rows the
- * head computes at a time.  With fast prefill the rows of long chunks come after all others, so both kinds lie together. */
+ * head computes at a time.  With fast prefill the rows of long chunks come after all others, and so do their items of
+ * attention, so both kinds lie together. */
 #include "kernels/cuda/engine.h"
 
 #include <assert.h>
@@ -39,7 +40,7 @@ static void place_parts(const struct backend *b, const struct step_sizes *c, str
     p->rows = at;
     at += c->rows * sizeof(struct step_row);
     p->items = at = align(at, 16);
-    at += c->items * sizeof(struct step_item);
+    at += (c->items + c->items_mma) * sizeof(struct step_item);
     p->out_rows = at;
     at += c->outs * sizeof(uint32_t);
     p->out_counts = at;
@@ -88,9 +89,15 @@ bool cuda_plan_is_fast(const struct backend *b, const struct plan_entry *e)
     return b->options.fast_prefill && e->n_tokens >= FAST_TOKENS_MIN;
 }
 
+/* Tokens of a tile of the entry's attention: long chunks of fast prefill go to attention_mma.cu. */
+static uint32_t tile_tokens(const struct backend *b, const struct plan_entry *e)
+{
+    return (cuda_plan_is_fast(b, e) ? ATTEND_MMA_QUERIES : ATTEND_QUERIES_MAX) / b->heads_per_tile;
+}
+
 static uint32_t tiles_of(const struct backend *b, const struct plan_entry *e)
 {
-    return (e->n_tokens + b->tokens_per_tile - 1) / b->tokens_per_tile;
+    return (e->n_tokens + tile_tokens(b, e) - 1) / tile_tokens(b, e);
 }
 
 static uint32_t splits_of(const struct plan_entry *e)
@@ -105,12 +112,16 @@ void cuda_plan_sizes(const struct backend *b, const struct plan *p, struct step_
 
     for (uint32_t i = 0; i < p->n_entries; i++) {
         const struct plan_entry *e = &p->entries[i];
-        const uint32_t tokens = e->n_tokens < b->tokens_per_tile ? e->n_tokens : b->tokens_per_tile;
         s.rows += e->n_tokens;
-        s.exact += cuda_plan_is_fast(b, e) ? 0 : e->n_tokens;
-        s.items += tiles_of(b, e);
         s.outs += e->want == WANT_ALL_LOGITS ? e->n_tokens : e->want != WANT_NOTHING;
         s.requests += e->want == WANT_TOKEN;
+        if (cuda_plan_is_fast(b, e)) {
+            s.items_mma += tiles_of(b, e);
+            continue;
+        }
+        const uint32_t tokens = e->n_tokens < tile_tokens(b, e) ? e->n_tokens : tile_tokens(b, e);
+        s.exact += e->n_tokens;
+        s.items += tiles_of(b, e);
         if (tokens * b->heads_per_tile > s.queries)
             s.queries = tokens * b->heads_per_tile;
         if (e->n_tokens == 1 && splits_of(e) <= b->n_parts - parts) {
@@ -160,18 +171,21 @@ static void write_rows(struct writer *w, const struct plan_entry *e, uint32_t ta
 
 static void write_items(struct writer *w, const struct plan_entry *e, uint32_t table)
 {
+    const uint32_t tokens = tile_tokens(w->b, e);
+    uint32_t *n = cuda_plan_is_fast(w->b, e) ? &w->h.n_items_mma : &w->h.n_items;
+
     /* The last tiles of a prompt see most: they begin first. */
     for (uint32_t tile = tiles_of(w->b, e); tile-- > 0;) {
-        const uint32_t first = tile * w->b->tokens_per_tile, left = e->n_tokens - first;
-        struct step_item item = { .row = w->h.n_rows + first,
-                                  .n_tokens = left < w->b->tokens_per_tile ? left : w->b->tokens_per_tile,
+        const uint32_t first = tile * tokens, left = e->n_tokens - first;
+        struct step_item item = { .row = w->h.n_rows + first, .n_tokens = left < tokens ? left : tokens,
                                   .position = e->n_past + first, .table = table };
         if (e->n_tokens == 1 && splits_of(e) <= w->b->n_parts - w->parts) {
             item.first_part = w->parts;
             item.n_parts = splits_of(e);
             w->parts += item.n_parts;
         }
-        memcpy(part_at(w, w->places.items, sizeof(item), w->h.n_items++), &item, sizeof(item));
+        memcpy(part_at(w, w->places.items, sizeof(item), w->h.n_items + w->h.n_items_mma), &item, sizeof(item));
+        (*n)++;
     }
 }
 

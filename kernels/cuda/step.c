@@ -14,7 +14,7 @@
  * up differ.  What a launch computes for a row does not depend on which other rows there are.
  *
  * With fast prefill the rows of long chunks come after all others and go through fast.c instead of our products, but for the head
- * and the end of the last layer. */
+ * and the end of the last layer, and through attention_mma.cu instead of attention.cu. */
 #include "kernels/cuda/engine.h"
 
 #include <assert.h>
@@ -168,7 +168,9 @@ static enum status attend(const struct run *r, uint32_t l)
                                       .head_sets = b->head_sets, .window = b->m->layers[l].window, .q = b->s.q,
                                       .parts = b->s.parts, .counters = b->s.attention_counters, .out = b->s.in_o };
 
-    return launch_attention(&a, r->n.items, r->n.parts, r->n.queries, b->compute);
+    enum status st = r->n.items > 0 ? launch_attention(&a, r->n.items, r->n.parts, r->n.queries, b->compute) : ST_OK;
+
+    return st == ST_OK && r->n.items_mma > 0 ? launch_attention_mma(&a, r->n.items_mma, b->compute) : st;
 }
 
 static enum status project_back(const struct run *r, const struct weights *w, const struct row_input *in, struct norm_args norm)

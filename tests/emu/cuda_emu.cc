@@ -89,6 +89,7 @@ static struct {
     uint8_t *shared;
     std::vector<static_object> statics;
     bool late_copies;
+    unsigned behind; /* a warp that goes on where others do not; as many as there are: none */
 #if defined(__x86_64__)
     void *scheduler_sp;
 #else
@@ -370,7 +371,9 @@ static void run_block(dim3 grid, dim3 block, dim3 index)
             report_stuck();
             return;
         }
-        const unsigned pick = (unsigned)(draw() % e.n_ready);
+        unsigned pick = (unsigned)(draw() % e.n_ready);
+        for (unsigned tries = 0; tries < 8 && e.fibers[e.ready[pick]].at.warp == e.behind; tries++)
+            pick = (unsigned)(draw() % e.n_ready);
         fiber *f = &e.fibers[e.ready[pick]];
         e.ready[pick] = e.ready[--e.n_ready];
         resume(f);
@@ -412,6 +415,7 @@ void run(dim3 grid, dim3 block, size_t shared_bytes, bool follows, const std::fu
         poison(shared, shared_bytes);
         e.shared = static_cast<uint8_t *>(shared);
         e.late_copies = draw() & 1;
+        e.behind = (unsigned)(draw() % (2 * ((n_threads + 31) / 32)));
         run_block(grid, block,
                   dim3((unsigned)(order[i] % grid.x), (unsigned)(order[i] / grid.x % grid.y),
                        (unsigned)(order[i] / grid.x / grid.y)));
@@ -568,7 +572,7 @@ struct mma_int_in {
     int c[4];
 };
 
-void compute_mma_u8s8(uint32_t, const void *const in[32], void *const out[32])
+static void mma_int(bool signed_a, const void *const in[32], void *const out[32])
 {
     alignas(32) int16_t a[16][32], b[8][32];
 
@@ -577,7 +581,7 @@ void compute_mma_u8s8(uint32_t, const void *const in[32], void *const out[32])
         const unsigned g = l / 4, k = l % 4 * 4;
         for (unsigned i = 0; i < 4; i++)
             for (unsigned t = 0; t < 4; t++)
-                a[g + i % 2 * 8][k + t + i / 2 * 16] = (uint8_t)(x->a[i] >> (8 * t));
+                a[g + i % 2 * 8][k + t + i / 2 * 16] = signed_a ? (int8_t)(x->a[i] >> (8 * t)) : (uint8_t)(x->a[i] >> (8 * t));
         for (unsigned i = 0; i < 2; i++)
             for (unsigned t = 0; t < 4; t++)
                 b[g][k + t + i * 16] = (int8_t)(x->b[i] >> (8 * t));
@@ -593,6 +597,35 @@ void compute_mma_u8s8(uint32_t, const void *const in[32], void *const out[32])
             d[i] = (int)((uint32_t)x->c[i] + (uint32_t)sum);
         }
         memcpy(out[l], d, sizeof(d));
+    }
+}
+
+void compute_mma_u8s8(uint32_t, const void *const in[32], void *const out[32])
+{
+    mma_int(false, in, out);
+}
+
+void compute_mma_s8s8(uint32_t, const void *const in[32], void *const out[32])
+{
+    mma_int(true, in, out);
+}
+
+/* Lane 8m + r has the address of row r of matrix m; lane 4g + j gets rows 2j, 2j+1 of column g of each. */
+void compute_load_transposed(uint32_t, const void *const in[32], void *const out[32])
+{
+    uint16_t rows[32][8];
+
+    for (unsigned l = 0; l < 32; l++) {
+        const void *at = *static_cast<const void *const *>(in[l]);
+        if ((uintptr_t)at % 16 != 0)
+            fail("ldmatrix of an address that is not a multiple of 16");
+        memcpy(rows[l], at, sizeof(rows[l]));
+    }
+    for (unsigned l = 0; l < 32; l++) {
+        uint32_t x[4];
+        for (unsigned m = 0; m < 4; m++)
+            x[m] = rows[8 * m + l % 4 * 2][l / 4] | (uint32_t)rows[8 * m + l % 4 * 2 + 1][l / 4] << 16;
+        memcpy(out[l], x, sizeof(x));
     }
 }
 

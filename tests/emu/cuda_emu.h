@@ -1,8 +1,8 @@
 /* cuda_emu.h - enough of CUDA to compile the kernels as C++ and run them on a machine without a GPU.
  *
  * A launch runs its blocks one after the other, in an order drawn from a seed.  The threads of a block are fibers; which of
- * the ready ones goes on next is drawn too, and it runs until it waits: at a barrier, or where the lanes of a warp meet
- * (shuffles, ballots, reductions, mma, __syncwarp).  Lanes share nothing but these meetings, so code that counts on lanes
+ * the ready ones goes on next is drawn too (in half of the blocks one warp falls behind), and it runs until it waits: at a
+ * barrier, or where the lanes of a warp meet (shuffles, ballots, reductions, mma, __syncwarp).  Lanes share nothing but these meetings, so code that counts on lanes
  * running in step gives wrong numbers here as it may there.
  *
  * What is found:
@@ -138,6 +138,8 @@ void compute_add(uint32_t mask, const void *const in[32], void *const out[32]);
 void compute_max(uint32_t mask, const void *const in[32], void *const out[32]);
 void compute_nothing(uint32_t mask, const void *const in[32], void *const out[32]);
 void compute_mma_u8s8(uint32_t mask, const void *const in[32], void *const out[32]);
+void compute_mma_s8s8(uint32_t mask, const void *const in[32], void *const out[32]);
+void compute_load_transposed(uint32_t mask, const void *const in[32], void *const out[32]);
 void compute_mma_f16(uint32_t mask, const void *const in[32], void *const out[32]);
 void compute_mma_bf16(uint32_t mask, const void *const in[32], void *const out[32]);
 
@@ -308,41 +310,56 @@ inline uint16_t float_to_half(float x)
     return emu_float_to_half(x);
 }
 
-/* D[16 x 8] += A[16 x 32] B[32 x 8], unsigned by signed bytes: mma.sync.m16n8k32.row.col.s32.u8.s8.s32 */
-inline void mma_u8s8(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+inline uint32_t halves_of(float a, float b)
+{
+    return emu_float_to_half(a) | (uint32_t)emu_float_to_half(b) << 16;
+}
+inline uint32_t halves_of_codes(uint32_t codes)
+{
+    return halves_of((float)(int8_t)codes, (float)(int8_t)(codes >> 16));
+}
+
+namespace emu
+{
+/* A factor's fragments and a sum's, T being float or int. */
+template <typename T>
+void mma(const char *what, T (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], compute_fn *compute)
 {
     struct {
         uint32_t a[4], b[2];
-        int c[4];
+        T c[4];
     } in;
     memcpy(in.a, a, sizeof(a));
     memcpy(in.b, b, sizeof(b));
     memcpy(in.c, c, sizeof(c));
-    emu::meet("mma_u8s8", 0xffffffffu, &in, sizeof(in), c, sizeof(c), emu::compute_mma_u8s8);
+    meet(what, 0xffffffffu, &in, sizeof(in), c, sizeof(c), compute);
+}
+} // namespace emu
+
+/* D[16 x 8] += A[16 x 32] B[32 x 8], unsigned by signed bytes: mma.sync.m16n8k32.row.col.s32.u8.s8.s32; and signed by signed */
+inline void mma_u8s8(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    emu::mma("mma_u8s8", c, a, b, emu::compute_mma_u8s8);
+}
+inline void mma_s8s8(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    emu::mma("mma_s8s8", c, a, b, emu::compute_mma_s8s8);
 }
 
 /* D[16 x 8] += A[16 x 16] B[16 x 8]: mma.sync.m16n8k16.row.col.f32.f16.f16.f32, and the same of bf16 */
 inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
-    struct {
-        uint32_t a[4], b[2];
-        float c[4];
-    } in;
-    memcpy(in.a, a, sizeof(a));
-    memcpy(in.b, b, sizeof(b));
-    memcpy(in.c, c, sizeof(c));
-    emu::meet("mma_f16", 0xffffffffu, &in, sizeof(in), c, sizeof(c), emu::compute_mma_f16);
+    emu::mma("mma_f16", c, a, b, emu::compute_mma_f16);
 }
 inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
-    struct {
-        uint32_t a[4], b[2];
-        float c[4];
-    } in;
-    memcpy(in.a, a, sizeof(a));
-    memcpy(in.b, b, sizeof(b));
-    memcpy(in.c, c, sizeof(c));
-    emu::meet("mma_bf16", 0xffffffffu, &in, sizeof(in), c, sizeof(c), emu::compute_mma_bf16);
+    emu::mma("mma_bf16", c, a, b, emu::compute_mma_bf16);
+}
+
+/* ldmatrix.m8n8.x4.trans */
+inline void load_transposed(uint32_t (&x)[4], const void *shared)
+{
+    emu::meet("load_transposed", 0xffffffffu, &shared, sizeof(shared), x, sizeof(x), emu::compute_load_transposed);
 }
 
 /* 16 bytes from global to shared memory; there when cp_async_wait() says so. */

@@ -77,7 +77,7 @@ static void warps_shuffle_vote_and_reduce_as_the_manual_says(void **)
 }
 
 /* One 16 x 8 x 32 product by mma, fragments gathered from row-major memory. */
-static void mma_int(int *c, const uint8_t *a, const int8_t *b)
+static void mma_int(int *c, const uint8_t *a, const int8_t *b, bool signed_a)
 {
     const unsigned g = threadIdx.x / 4, j = threadIdx.x % 4;
     uint32_t fa[4], fb[2];
@@ -87,7 +87,10 @@ static void mma_int(int *c, const uint8_t *a, const int8_t *b)
         memcpy(&fa[i], a + (g + i % 2 * 8) * 32 + 4 * j + i / 2 * 16, 4);
     for (unsigned i = 0; i < 2; i++)
         memcpy(&fb[i], b + g * 32 + 4 * j + i * 16, 4);
-    mma_u8s8(fc, fa, fb);
+    if (signed_a)
+        mma_s8s8(fc, fa, fb);
+    else
+        mma_u8s8(fc, fa, fb);
     for (unsigned i = 0; i < 4; i++)
         c[(g + i / 2 * 8) * 8 + 2 * j + i % 2] = fc[i];
 }
@@ -103,14 +106,52 @@ static void integer_mma_is_the_plain_product(void **)
         x = (uint8_t)rand();
     for (int8_t &x : b)
         x = (int8_t)rand();
-    LAUNCH(mma_int, 1, 32, 0, nullptr, c, a, b);
-    for (int r = 0; r < 16; r++)
-        for (int n = 0; n < 8; n++) {
-            int sum = r / 8 * 2 + n % 2 + 1;
-            for (int k = 0; k < 32; k++)
-                sum += a[r * 32 + k] * b[n * 32 + k];
-            assert_int_equal(c[r * 8 + n], sum);
+    for (bool signed_a : { false, true }) {
+        LAUNCH(mma_int, 1, 32, 0, nullptr, c, a, b, signed_a);
+        for (int r = 0; r < 16; r++)
+            for (int n = 0; n < 8; n++) {
+                int sum = r / 8 * 2 + n % 2 + 1;
+                for (int k = 0; k < 32; k++)
+                    sum += (signed_a ? (int8_t)a[r * 32 + k] : a[r * 32 + k]) * b[n * 32 + k];
+                assert_int_equal(c[r * 8 + n], sum);
+            }
+    }
+}
+
+/* Rows by lanes 0 .. 31, eight of each of four matrices. */
+static void transpose(uint32_t *out, const uint16_t *in)
+{
+    SHARED_BYTES(bytes);
+    uint32_t x[4];
+
+    memcpy(bytes + threadIdx.x * 16, in + threadIdx.x * 8, 16);
+    __syncwarp();
+    load_transposed(x, bytes + threadIdx.x * 16);
+    memcpy(out + threadIdx.x * 4, x, sizeof(x));
+}
+
+static void four_matrices_come_transposed_from_shared_memory(void **)
+{
+    uint16_t in[32 * 8];
+    uint32_t out[32 * 4];
+
+    for (unsigned i = 0; i < 32 * 8; i++)
+        in[i] = (uint16_t)i; /* 64 of each matrix, 8 a row */
+    LAUNCH(transpose, 1, 32, 512, nullptr, out, in);
+    for (unsigned lane = 0; lane < 32; lane++)
+        for (unsigned m = 0; m < 4; m++) {
+            const unsigned first = 64 * m + lane % 4 * 16 + lane / 4;
+            assert_int_equal(out[4 * lane + m], first | (first + 8) << 16);
         }
+}
+
+static void codes_become_halves(void **)
+{
+    for (int code = -128; code < 128; code++) {
+        const uint32_t pair = halves_of_codes(0xff00ff00u | (uint8_t)code | (uint32_t)(uint8_t)(5 - code) << 16);
+        assert_true(half_to_float((uint16_t)pair) == (float)code);
+        assert_true(half_to_float((uint16_t)(pair >> 16)) == (float)(int8_t)(5 - code));
+    }
 }
 
 static void mma_half(float *c, const uint16_t *a, const uint16_t *b, bool brain)
@@ -362,6 +403,8 @@ int main()
         cmocka_unit_test(warps_shuffle_vote_and_reduce_as_the_manual_says),
         cmocka_unit_test(integer_mma_is_the_plain_product),
         cmocka_unit_test(float_mma_is_the_plain_product),
+        cmocka_unit_test(four_matrices_come_transposed_from_shared_memory),
+        cmocka_unit_test(codes_become_halves),
         cmocka_unit_test(every_half_comes_back),
         cmocka_unit_test(missing_synchronisation_gives_wrong_numbers),
         cmocka_unit_test(divergence_is_found_and_named),

@@ -105,7 +105,7 @@ static void long_chunks_are_close_and_the_copy_changes_no_bit(void **state)
     (void)state;
     for (uint32_t i = 0; i < N_SHAPES; i++) {
         const uint32_t n_vocab = shapes[i].shape.n_vocab;
-        const struct chunk whole = { 0, 0, LONG }, next = { 0, LONG, 1 };
+        const struct chunk begin = { 0, 0, 20 }, whole = { 0, 20, LONG }, next = { 0, 20 + LONG, 1 };
         float *logits[3], *after[3];
         struct trio t;
 
@@ -115,6 +115,7 @@ static void long_chunks_are_close_and_the_copy_changes_no_bit(void **state)
             logits[j] = calloc(n_vocab, sizeof(float));
             after[j] = calloc(n_vocab, sizeof(float));
             emu_seed(600 + 3 * i + j);
+            step(rigs[j], &begin, 1, logits[j]);
             step(rigs[j], &whole, 1, logits[j]);
             step(rigs[j], &next, 1, after[j]);
         }
@@ -161,6 +162,30 @@ static void company_of_either_kind_changes_no_bit(void **state)
     }
 }
 
+/* Attention of a long chunk is on tensor cores, in tiles of 64 queries, and of nothing else. */
+static void only_long_chunks_have_tiles_on_tensor_cores(void **state)
+{
+    static const uint32_t n_tokens[4] = { 1, LONG, FAST_TOKENS_MIN - 1, FAST_TOKENS_MIN };
+    const struct model *m;
+    struct synthetic *s = synthetic_new(&shapes[0].shape, &m);
+    struct rig r = open_on(backend_cuda(), m, KV_F16, true);
+    const uint32_t heads = m->n_heads / m->n_kv_heads;
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        const struct plan_entry e = { .n_tokens = n_tokens[i], .from_entry = -1 };
+        const struct plan p = { &e, 1, n_tokens[i] };
+        const uint32_t tokens = (n_tokens[i] < FAST_TOKENS_MIN ? ATTEND_QUERIES_MAX : ATTEND_MMA_QUERIES) / heads;
+        const uint32_t tiles = (n_tokens[i] + tokens - 1) / tokens;
+        struct step_sizes n;
+        cuda_plan_sizes(r.backend, &p, &n);
+        assert_int_equal(n.items_mma, n_tokens[i] < FAST_TOKENS_MIN ? 0 : tiles);
+        assert_int_equal(n.items, n_tokens[i] < FAST_TOKENS_MIN ? tiles : 0);
+    }
+    r.api->close(r.backend);
+    synthetic_free(s);
+}
+
 static void it_has_an_id_of_its_own(void **state)
 {
     const struct model *m;
@@ -201,6 +226,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_chunks_are_close_and_the_copy_changes_no_bit),
         cmocka_unit_test(company_of_either_kind_changes_no_bit),
+        cmocka_unit_test(only_long_chunks_have_tiles_on_tensor_cores),
         cmocka_unit_test(it_has_an_id_of_its_own),
         cmocka_unit_test(the_cpu_refuses_it_by_name),
     };

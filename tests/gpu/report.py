@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-ORDER = ["device", "bandwidth", "exact", "fast", "model", "sanitizer", "speed", "transformers"]
+ORDER = ["device", "bandwidth", "exact", "fast", "model", "sanitizer", "speed", "attention", "transformers"]
 
 
 def main():
@@ -38,6 +38,8 @@ def main():
         text.append(f"{r['shape']:10} {r['what']:8} {n:5} {r.get('ms_a_step', r.get('ms')):10.3f} {r['tokens_a_second']:12.1f} "
                     f"{r.get('of_bandwidth', ''):>13} {r.get('tera_operations_a_second', ''):>8} "
                     f"{round(r['tokens_a_second'] / peer, 2) if peer else '':>15}")
+    text += [f"attention  {r['what']:6} {r.get('kv', ''):3} {r.get('past', ''):>5} + {r.get('tokens', ''):>5} {r.get('ms', ''):>9} ms "
+             f"{r['tera_operations_a_second']:8.2f} Top/s {r.get('of_peak', ''):>6} of the f16 peak" for r in rows if r["part"] == "attention" and "kv" in r]
     text += notes
     with open(os.path.join(out, "results.txt"), "w", encoding="utf-8") as f:
         f.write("\n".join(text) + "\n")

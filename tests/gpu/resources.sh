@@ -15,7 +15,7 @@ table=${RESOURCES_TABLE:-tests/gpu/resources.txt}
 
 threads_of() { # the launch bounds, by name
     case $1 in
-        gemm_*) echo 128 ;;
+        gemm_* | attend_mma_*) echo 128 ;;
         write_kv | gate_rows | norm_rows) echo 128 ;;
         *) echo 256 ;;
     esac

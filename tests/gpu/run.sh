@@ -82,6 +82,12 @@ if nvcc -std=c++17 -O3 -arch="sm_${arch:-80}" -o "$build/bandwidth" tests/gpu/ba
     gbps=$("$build/bandwidth" 2>>"$out/build.log" || echo 0)
     echo "{\"part\": \"bandwidth\", \"what\": \"read\", \"gb_a_second\": $gbps}" >>"$lines"
 fi
+if nvcc -std=c++17 -O3 --fmad=false -D_Static_assert=static_assert -Xcompiler -iquote,.,-iquote,include -arch="sm_${arch:-80}" \
+    -o "$build/attention_speed" tests/gpu/attention_speed.cu kernels/cuda/attention.cu kernels/cuda/attention_mma.cu >>"$out/build.log" 2>&1; then
+    part attention 30 "$build/attention_speed"
+else
+    note "attention_speed was not built"
+fi
 part speed_smollm2 60 "$check" "$plugin" speed smollm2 "${model:--}" "$gbps" 2
 part speed_8b-q8_0 90 "$check" "$plugin" speed 8b-q8_0 - "$gbps" 2
 part transformers_smollm2 40 python3 tests/gpu/transformers_speed.py smollm2 3
