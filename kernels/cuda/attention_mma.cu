@@ -14,7 +14,8 @@
  *
  * f16: K and V are factors as stored.  A query is the sum of two f16 (the nearest, and what that leaves) times one power of
  * two for all its dimensions; so is a weight.  int8: scores have the CPU's bits, since a block of 32 dimensions is an integer
- * dot (mma.m16n8k32) and its scales follow in float; for V a weight times the position's scale is what is written as two f16.
+ * dot (mma.m16n8k32) and its scales follow in float; for V a weight times the position's scale is written as two bf16, since
+ * scales may have any size, and an int8 is exactly a bf16.
  *
  * A weight beyond what a row sees is zero, and so is V beyond what any row of the tile sees: memory there may hold NaN. */
 #include "rows.cuh"
@@ -61,11 +62,15 @@ template <uint32_t CHUNKS> __device__ __forceinline__ uint32_t value_place(uint3
 
 /* ------------------------------------------------------------------ shared memory */
 
-/* Two numbers as two f16 each, what is left in ret_low. */
-__device__ __forceinline__ uint32_t split_pair(float a, float b, uint32_t &ret_low)
+/* Two numbers as two f16 or bf16 each, what is left in ret_low. */
+template <bool BRAIN> __device__ __forceinline__ uint32_t split_pair(float a, float b, uint32_t &ret_low)
 {
+    if (BRAIN) {
+        const uint32_t high = brains_of(a, b);
+        ret_low = brains_of(a - bf16_to_float((uint16_t)high), b - bf16_to_float((uint16_t)(high >> 16)));
+        return high;
+    }
     const uint32_t high = halves_of(a, b);
-
     ret_low = halves_of(a - half_to_float((uint16_t)high), b - half_to_float((uint16_t)(high >> 16)));
     return high;
 }
@@ -156,12 +161,15 @@ __device__ __forceinline__ void stage_keys(const struct attention_args &a, const
 typedef float mma_sums[4];
 
 /* One first factor by several second ones: sums that do not wait for each other. */
-template <uint32_t TILES>
+template <bool BRAIN, uint32_t TILES>
 __device__ __forceinline__ void mma_each(mma_sums *c, const uint32_t (&a)[4], const uint32_t (&b)[TILES][2])
 {
 #pragma unroll
     for (uint32_t n = 0; n < TILES; n++)
-        mma_f16(c[n], a, b[n]);
+        if (BRAIN)
+            mma_bf16(c[n], a, b[n]);
+        else
+            mma_f16(c[n], a, b[n]);
 }
 
 template <int DIM>
@@ -191,10 +199,10 @@ __device__ __forceinline__ void scores_f16(mma_sums *s, const uint8_t *queries, 
             const uint4 bits = k[n / 2 * 16 * shape::chunks + row_place(4 * b + j, n % 2 * 8 + g, 16)];
             k0[n][0] = bits.x, k0[n][1] = bits.y, k1[n][0] = bits.z, k1[n][1] = bits.w;
         }
-        mma_each<shape::keys / 8>(s, l0, k0);
-        mma_each<shape::keys / 8>(s, l1, k1);
-        mma_each<shape::keys / 8>(s, h0, k0);
-        mma_each<shape::keys / 8>(s, h1, k1);
+        mma_each<false>(s, l0, k0);
+        mma_each<false>(s, l1, k1);
+        mma_each<false>(s, h0, k0);
+        mma_each<false>(s, h1, k1);
     }
 #pragma unroll
     for (uint32_t n = 0; n < shape::keys / 8; n++)
@@ -290,14 +298,15 @@ struct mma_weights {
     uint32_t high[4], low[4];
 };
 
+template <bool BRAIN>
 __device__ __forceinline__ struct mma_weights weights_pair(const mma_sums &a, const mma_sums &b)
 {
     struct mma_weights w;
 
-    w.high[0] = split_pair(a[0], a[1], w.low[0]);
-    w.high[1] = split_pair(a[2], a[3], w.low[1]);
-    w.high[2] = split_pair(b[0], b[1], w.low[2]);
-    w.high[3] = split_pair(b[2], b[3], w.low[3]);
+    w.high[0] = split_pair<BRAIN>(a[0], a[1], w.low[0]);
+    w.high[1] = split_pair<BRAIN>(a[2], a[3], w.low[1]);
+    w.high[2] = split_pair<BRAIN>(b[0], b[1], w.low[2]);
+    w.high[3] = split_pair<BRAIN>(b[2], b[3], w.low[3]);
     return w;
 }
 
@@ -322,7 +331,7 @@ __device__ __forceinline__ void values_f16(mma_sums *o, const mma_sums *s, const
 
 #pragma unroll
     for (uint32_t b = 0; b < shape::keys / 16; b++)
-        w[b] = weights_pair(s[2 * b], s[2 * b + 1]);
+        w[b] = weights_pair<false>(s[2 * b], s[2 * b + 1]);
 #pragma unroll
     for (uint32_t n = 0; n < DIM / 8; n += 4) {
         if (8 * n >= dim)
@@ -334,8 +343,8 @@ __device__ __forceinline__ void values_f16(mma_sums *o, const mma_sums *s, const
             load_transposed(x, v + value_place<shape::chunks>(16 * b + lane % 16, n + lane / 16));
             load_transposed(y, v + value_place<shape::chunks>(16 * b + lane % 16, n + 2 + lane / 16));
             const uint32_t pairs[4][2] = {{x[0], x[1]}, {x[2], x[3]}, {y[0], y[1]}, {y[2], y[3]}};
-            mma_each<4>(c, w[b].low, pairs);
-            mma_each<4>(c, w[b].high, pairs);
+            mma_each<false>(c, w[b].low, pairs);
+            mma_each<false>(c, w[b].high, pairs);
         }
         add_sums(o + n, c, r.keep);
     }
@@ -373,14 +382,14 @@ __device__ __forceinline__ void values_q8(mma_sums *o, const mma_sums *s, const 
             uint32_t x[4];
             scale_weights(scaled[0], s[2 * b], d[0]);
             scale_weights(scaled[1], s[2 * b + 1], d[4]);
-            const struct mma_weights w = weights_pair(scaled[0], scaled[1]);
+            const struct mma_weights w = weights_pair<true>(scaled[0], scaled[1]);
             load_transposed(x, v + value_place<shape::chunks>(16 * b + lane % 16, 2 * g + lane / 16));
-            const uint32_t pairs[4][2] = {{halves_of_codes(x[0]), halves_of_codes(x[1])},
-                                          {halves_of_codes(x[0] >> 8), halves_of_codes(x[1] >> 8)},
-                                          {halves_of_codes(x[2]), halves_of_codes(x[3])},
-                                          {halves_of_codes(x[2] >> 8), halves_of_codes(x[3] >> 8)}};
-            mma_each<4>(c, w.low, pairs);
-            mma_each<4>(c, w.high, pairs);
+            const uint32_t pairs[4][2] = {{brains_of_codes(x[0]), brains_of_codes(x[1])},
+                                          {brains_of_codes(x[0] >> 8), brains_of_codes(x[1] >> 8)},
+                                          {brains_of_codes(x[2]), brains_of_codes(x[3])},
+                                          {brains_of_codes(x[2] >> 8), brains_of_codes(x[3] >> 8)}};
+            mma_each<true>(c, w.low, pairs);
+            mma_each<true>(c, w.high, pairs);
         }
         add_sums(o + 4 * g, c, r.keep);
     }

@@ -78,14 +78,23 @@ __device__ __forceinline__ uint32_t halves_of(float a, float b)
     return (uint32_t)__half_as_ushort(__high2half(pair)) << 16 | __half_as_ushort(__low2half(pair));
 }
 
-/* The int8 in the lower byte of each half as f16. */
-__device__ __forceinline__ uint32_t halves_of_codes(uint32_t codes)
+/* And to the nearest bf16. */
+__device__ __forceinline__ uint32_t brains_of(float a, float b)
 {
-    const uint32_t biased = ((codes ^ 0x00800080) & 0x00ff00ff) | 0x64006400, bias = 0x64806480; /* 1024 + 128 + code; 1152 */
-    uint32_t halves;
+    uint32_t pair;
 
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(halves) : "r"(biased), "r"(bias));
-    return halves;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
+    return pair;
+}
+
+/* The int8 in the lower byte of each half as bf16: 128 + its lower seven bits, less 128 or (by its sign) 256. */
+__device__ __forceinline__ uint32_t brains_of_codes(uint32_t codes)
+{
+    const uint32_t sum = 0x43004300 | (codes & 0x007f007f), less = 0xc300c300 | (codes & 0x00800080), one = 0x3f803f80;
+    uint32_t pair;
+
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(sum), "r"(one), "r"(less));
+    return pair;
 }
 
 /* D[16 x 8] += A[16 x 32] B[32 x 8], unsigned by signed bytes.  With g = lane / 4, j = lane % 4:

@@ -70,8 +70,11 @@ inline void write_rows(sequence &t, uint32_t first, uint32_t count, bool norms, 
     exact<float> cosines((size_t)count * dim / 2), sines((size_t)count * dim / 2);
     device_step step = {};
 
-    for (size_t i = 0; i < k.n; i++)
-        k[i] = d.unit() * 2, v[i] = d.unit();
+    for (size_t i = 0, exponent = 0; i < k.n; i++) {
+        if (i % (N_KV * dim) == 0) /* each position's of a size of its own */
+            exponent = d.below(16);
+        k[i] = d.unit() * 2, v[i] = ldexpf(d.unit(), (int)exponent - 5);
+    }
     for (size_t i = 0; i < q.n; i++)
         q[i] = d.unit() * 3;
     for (size_t i = 0; i < dim; i++)

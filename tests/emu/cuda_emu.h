@@ -314,9 +314,18 @@ inline uint32_t halves_of(float a, float b)
 {
     return emu_float_to_half(a) | (uint32_t)emu_float_to_half(b) << 16;
 }
-inline uint32_t halves_of_codes(uint32_t codes)
+inline uint32_t brain_of(float x)
 {
-    return halves_of((float)(int8_t)codes, (float)(int8_t)(codes >> 16));
+    const uint32_t u = __float_as_uint(x);
+    return (u & 0x7fffffff) > 0x7f800000 ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+inline uint32_t brains_of(float a, float b)
+{
+    return brain_of(a) | brain_of(b) << 16;
+}
+inline uint32_t brains_of_codes(uint32_t codes)
+{
+    return brains_of((float)(int8_t)codes, (float)(int8_t)(codes >> 16));
 }
 
 namespace emu

@@ -145,12 +145,12 @@ static void four_matrices_come_transposed_from_shared_memory(void **)
         }
 }
 
-static void codes_become_halves(void **)
+static void codes_become_numbers(void **)
 {
     for (int code = -128; code < 128; code++) {
-        const uint32_t pair = halves_of_codes(0xff00ff00u | (uint8_t)code | (uint32_t)(uint8_t)(5 - code) << 16);
-        assert_true(half_to_float((uint16_t)pair) == (float)code);
-        assert_true(half_to_float((uint16_t)(pair >> 16)) == (float)(int8_t)(5 - code));
+        const uint32_t pair = brains_of_codes(0xff00ff00u | (uint8_t)code | (uint32_t)(uint8_t)(5 - code) << 16);
+        assert_true(__uint_as_float(pair << 16) == (float)code);
+        assert_true(__uint_as_float(pair & 0xffff0000) == (float)(int8_t)(5 - code));
     }
 }
 
@@ -404,7 +404,7 @@ int main()
         cmocka_unit_test(integer_mma_is_the_plain_product),
         cmocka_unit_test(float_mma_is_the_plain_product),
         cmocka_unit_test(four_matrices_come_transposed_from_shared_memory),
-        cmocka_unit_test(codes_become_halves),
+        cmocka_unit_test(codes_become_numbers),
         cmocka_unit_test(every_half_comes_back),
         cmocka_unit_test(missing_synchronisation_gives_wrong_numbers),
         cmocka_unit_test(divergence_is_found_and_named),
