@@ -22,8 +22,7 @@ static uint64_t limit_of(uint64_t own, uint64_t fallback)
     return own != 0 ? own : fallback;
 }
 
-void desk_job_limits(const struct desk *d, const char *user, uint64_t *ret_jobs, uint64_t *ret_lines,
-                     uint64_t *ret_bytes)
+void desk_job_limits(const struct desk *d, const char *user, uint64_t *ret_jobs, uint64_t *ret_lines, uint64_t *ret_bytes)
 {
     const struct user *u = users_by_name(&d->users, user);
 
@@ -82,10 +81,8 @@ static bool find_reused(struct desk *d, struct conn *c, struct op *op, struct sp
     if (job_store_find(d->store, c->user, text, &from, err) != ST_OK)
         return false;
     if (strcmp(from.model, op->row.model) != 0 || from.max_tokens != op->row.max_tokens) {
-        error_set(
-            err, ERR_INVALID_PARAMETER, "reuse",
-            "job %s was run with another --model or --max-tokens, so none of its answers can be taken over",
-            from.id);
+        error_set(err, ERR_INVALID_PARAMETER, "reuse",
+                  "job %s was run with another --model or --max-tokens, so none of its answers can be taken over", from.id);
         return false;
     }
     op->reuse_seq = from.seq;
@@ -97,16 +94,15 @@ void desk_on_submit(struct desk *d, struct conn *c, struct op *op, struct door_r
     struct door_submit s;
     struct error err;
     uint8_t buffer[8];
-    struct byte_writer w = {.at = buffer, .capacity = sizeof buffer};
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     uint64_t jobs_max, lines_max, bytes_max;
     int spool = -1;
 
     (void)fd;
     door_get_submit(r, &s);
-    op->row = (struct job_row){.state = JOB_VALIDATING,
-                               .max_tokens = s.max_tokens,
-                               .priority = s.priority,
-                               .created_ms = d->real_ms};
+    op->row = (struct job_row){
+        .state = JOB_VALIDATING, .max_tokens = s.max_tokens, .priority = s.priority, .created_ms = d->real_ms
+    };
     memcpy(op->row.user, c->user, sizeof op->row.user);
     op->try_lines = s.try_lines;
     op->check_only = s.check;
@@ -167,9 +163,7 @@ bool desk_begin_check(struct desk *d, struct op *op, uint64_t announced, struct 
                   "the input has %" PRIu64 " bytes, the limit is %" PRIu64, bytes, bytes_max);
         return false;
     }
-    if (!desk_may_submit(
-            d, row.user,
-            err)) /* asked when the upload began, but others that began before may be jobs by now */
+    if (!desk_may_submit(d, row.user, err)) /* asked when the upload began, but others that began before may be jobs by now */
         return false;
     error_set(err, ERR_INTERNAL, NULL, "the job store cannot be written; nothing was submitted");
     row.input_bytes = bytes;
@@ -222,7 +216,7 @@ static void answer_known_key(struct desk *d, struct conn *c, struct op *op, cons
 /* The row, what it holds back and the count of the user's jobs, in one transaction. */
 static enum status save_new(struct desk *d, struct job_row *row, uint32_t try_lines)
 {
-    const struct usage one = {.jobs = 1};
+    const struct usage one = { .jobs = 1 };
     enum status st = job_store_begin(d->store);
 
     if (st != ST_OK)
@@ -256,16 +250,14 @@ static void begin_job(struct desk *d, struct conn *c, struct op *op, struct job_
         bool sure = job_store_settle(d->store) == ST_OK;
         desk_fail_internal(d, c, op,
                            sure ? "the job store cannot be written; nothing was submitted"
-                                : "the job store cannot be written; look whether the job is there before you "
-                                  "submit it again");
+                                : "the job store cannot be written; look whether the job is there before you submit it again");
         desk_stop_op(d, c, op);
         return;
     }
     op->row.seq = 0; /* no longer this op's to drop */
     desk_inbox_joined(d, c, op, &row);
     if (!done && runner_add(d->runner, &row) != ST_OK)
-        log_error("submit", "id=%s what=not_started",
-                  row.id); /* it is on disk: the runner takes it up when it can */
+        log_error("submit", "id=%s what=not_started", row.id); /* it is on disk: the runner takes it up when it can */
     log_info("submit", "user=%s id=%s lines=%" PRIu64 " bytes=%" PRIu64, row.user, row.id, row.n_lines,
              row.input_bytes);
     desk_reply_json(d, c, op, NULL, job_json(&row, d->runner));
@@ -336,8 +328,7 @@ void desk_step_check(struct desk *d, struct conn *c, struct op *op)
 
 /* --- looking ----------------------------------------------------------------------------------------- */
 
-bool desk_find_job(struct desk *d, struct conn *c, struct op *op, struct door_reader *r,
-                   struct job_row *ret_row)
+bool desk_find_job(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, struct job_row *ret_row)
 {
     struct span what = door_get_str(r);
     char text[256];
@@ -381,7 +372,7 @@ static bool list_one(const struct job_row *row, void *arg)
 void desk_on_list(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
 {
     bool all = door_get_u32(r) != 0;
-    struct listing l = {.desk = d, .jobs = json_array()};
+    struct listing l = { .desk = d, .jobs = json_array() };
 
     (void)fd;
     if (l.jobs == NULL ||
@@ -399,7 +390,7 @@ static void reply_watch(struct desk *d, struct conn *c, struct op *op, const str
                         const struct job *live)
 {
     uint8_t buffer[DOOR_PACKET_BYTES - 256];
-    struct byte_writer w = {.at = buffer, .capacity = sizeof buffer};
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
     op->kind = OP_IDLE;
     door_put_u64(&w, live != NULL ? live->version : 0);
@@ -452,11 +443,11 @@ void desk_on_watch(struct desk *d, struct conn *c, struct op *op, struct door_re
 
 void desk_on_open(struct desk *d, struct conn *c, struct op *op, struct door_reader *r, int fd)
 {
-    static const enum job_file files[] = {[DOOR_FILE_OUTPUT] = JOB_FILE_OUTPUT,
-                                          [DOOR_FILE_ERRORS] = JOB_FILE_ERRORS,
-                                          [DOOR_FILE_INPUT] = JOB_FILE_INPUT};
+    static const enum job_file files[] = { [DOOR_FILE_OUTPUT] = JOB_FILE_OUTPUT,
+                                           [DOOR_FILE_ERRORS] = JOB_FILE_ERRORS,
+                                           [DOOR_FILE_INPUT] = JOB_FILE_INPUT };
     uint8_t buffer[16];
-    struct byte_writer w = {.at = buffer, .capacity = sizeof buffer};
+    struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
     struct job_row row;
     int file = -1;
 

@@ -32,7 +32,7 @@ enum {
     INTERNAL_TRIES_MAX = 3,
     RETRY_MS_MIN = 250,
     RETRY_MS_MAX = 30000,
-    NOT_TAKEN_MS = 10, /* before a line that libweir did not take is offered again */
+    NOT_TAKEN_MS = 10,        /* before a line that libweir did not take is offered again */
 };
 
 struct flight {
@@ -50,14 +50,13 @@ enum status runner_init(struct runner *r, struct job_store *store, struct job_fi
                         struct pool_link *link, uint32_t window)
 {
     assert(window > 0 && window <= RUNNER_WINDOW_MAX);
-    *r = (struct runner){
-        .store = store, .files = files, .link = link, .window = window, .n_flights = window + RUNNER_RESERVE};
+    *r = (struct runner){ .store = store, .files = files, .link = link, .window = window, .n_flights = window + RUNNER_RESERVE };
     r->flights = calloc(r->n_flights, sizeof *r->flights);
     r->records = calloc(RUNNER_RECORDS_MAX, sizeof *r->records);
     if (r->flights == NULL || r->records == NULL) {
         free(r->flights);
         free(r->records);
-        *r = (struct runner){0}; /* for runner_deinit() */
+        *r = (struct runner){ 0 }; /* for runner_deinit() */
         return ST_NOMEM;
     }
     for (uint32_t i = 0; i < r->n_flights; i++)
@@ -71,7 +70,7 @@ static void land(struct flight *f)
     weir_answer_free(f->answer);
     f->job->n_flying--;
     f->runner->n_flying--;
-    *f = (struct flight){.runner = f->runner};
+    *f = (struct flight){ .runner = f->runner };
 }
 
 void runner_deinit(struct runner *r, uint64_t now_ns)
@@ -170,7 +169,7 @@ static bool recover_one(const struct job_row *row, void *arg)
 
 enum status runner_recover(struct runner *r)
 {
-    struct recovery rec = {.runner = r};
+    struct recovery rec = { .runner = r };
     enum status st = job_store_each(r->store, NULL, 0, recover_one, &rec);
 
     if (st == ST_OK)
@@ -191,9 +190,7 @@ static bool take_up(const struct job_row *row, void *arg)
     const struct job *j = runner_find(r, row->seq);
 
     if (j != NULL)
-        r->jobs_left = r->jobs_left ||
-                       job_state_ended(
-                           j->row.state); /* its end was not saved, and it is here until its lines are back */
+        r->jobs_left |= job_state_ended(j->row.state); /* its end was not saved, and it is here until its lines are back */
     else if (row->state != JOB_VALIDATING && runner_add(r, row) == ST_OK)
         log_info("recover", "id=%s", row->id);
     return true;
@@ -220,8 +217,7 @@ static bool is_ending(const struct job *j)
 /* No line of the job is anywhere but in the store. */
 static bool is_quiet(const struct job *j)
 {
-    return j->n_flying == 0 && j->n_pending == 0 && j->n_retries == 0 && j->page_at == j->page_n &&
-           j->exhausted;
+    return j->n_flying == 0 && j->n_pending == 0 && j->n_retries == 0 && j->page_at == j->page_n && j->exhausted;
 }
 
 enum status runner_release(struct runner *r, struct job *j)
@@ -284,7 +280,7 @@ static void ending_error(const struct job *j, struct weir_error *ret_error)
 {
     bool expired = j->row.state == JOB_EXPIRING;
 
-    *ret_error = (struct weir_error){.http = expired ? 408 : 499};
+    *ret_error = (struct weir_error){ .http = expired ? 408 : 499 };
     snprintf(ret_error->code, sizeof ret_error->code, "%s", expired ? "deadline_exceeded" : "cancelled");
     snprintf(ret_error->message, sizeof ret_error->message, "%s",
              expired ? "the job's deadline passed before this line was answered"
@@ -384,8 +380,7 @@ static void retry_later(struct flight *f, uint64_t wait_ms, uint64_t now_ns)
 {
     f->job->n_retried++;
     f->runner->n_retried++;
-    put_back(f->runner, f->job,
-             &(struct retry){.line = f->line, .tries = f->tries, .due_ns = now_ns + wait_ms * 1000000});
+    put_back(f->runner, f->job, &(struct retry){ .line = f->line, .tries = f->tries, .due_ns = now_ns + wait_ms * 1000000 });
 }
 
 static uint64_t pause_ms(uint32_t tries, uint32_t advice_ms)
@@ -475,7 +470,7 @@ static void on_failure(struct flight *f, const struct weir_error *error, uint64_
 static void on_event(const struct weir_event *event, void *arg)
 {
     struct flight *f = arg;
-    struct weir_error error = {0};
+    struct weir_error error = { 0 };
 
     if (f->job == NULL)
         return;
@@ -497,7 +492,7 @@ static enum status send_line(struct runner *r, struct job *j, const struct retry
 {
     const struct line_ref *line = &next->line;
     struct flight *f = r->flights;
-    struct weir_error error = {0};
+    struct weir_error error = { 0 };
 
     while (f->job != NULL)
         f++;
@@ -507,7 +502,7 @@ static enum status send_line(struct runner *r, struct job *j, const struct retry
         runner_fail_job(r, j, st == ST_CORRUPT ? "its input file cannot be read" : "out of memory");
         return ST_OK;
     }
-    *f = (struct flight){.runner = r, .job = j, .line = *line, .tries = next->tries, .parsed = f->parsed};
+    *f = (struct flight){ .runner = r, .job = j, .line = *line, .tries = next->tries, .parsed = f->parsed };
     j->n_flying++;
     r->n_flying++;
     if (st == ST_INVALID) {
@@ -541,12 +536,11 @@ static void order_page(struct job *j)
     size_t n = 0, bytes = 0;
 
     while (n < j->page_n && (n == 0 || bytes + j->page[n].bytes <= RUNNER_PAGE_BYTES)) {
-        struct weir_line parsed = {0};
+        struct weir_line parsed = { 0 };
         struct weir_error ignored;
-        keys[n] = (struct prefix_key){0};
+        keys[n] = (struct prefix_key){ 0 };
         bytes += j->page[n].bytes;
-        if (read_line(j, &j->page[n], &parsed, &ignored) ==
-            ST_OK) /* whatever is wrong is met again when it is sent */
+        if (read_line(j, &j->page[n], &parsed, &ignored) == ST_OK) /* whatever is wrong is met again when it is sent */
             prefix_key_make(&parsed.request, &keys[n]);
         weir_line_deinit(&parsed);
         n++;
@@ -558,8 +552,7 @@ static void order_page(struct job *j)
 
 /* The next line of a job, not taken yet: a retry that is due (*ret_retry: which), else the next open one (*ret_retry: SIZE_MAX).
  * ST_OK, ST_NOT_FOUND: none now, ST_SYSTEM: at its disk_not_before_ns again. */
-static enum status peek_line(struct runner *r, struct job *j, uint64_t now_ns, struct retry *ret_next,
-                             size_t *ret_retry)
+static enum status peek_line(struct runner *r, struct job *j, uint64_t now_ns, struct retry *ret_next, size_t *ret_retry)
 {
     for (size_t i = 0; i < j->n_retries; i++) {
         if (j->retries[i].due_ns <= now_ns || is_ending(j)) {
@@ -582,7 +575,7 @@ static enum status peek_line(struct runner *r, struct job *j, uint64_t now_ns, s
     }
     if (j->page_at == j->page_n)
         return ST_NOT_FOUND;
-    *ret_next = (struct retry){.line = j->page[j->page_at]};
+    *ret_next = (struct retry){ .line = j->page[j->page_at] };
     *ret_retry = SIZE_MAX;
     return ST_OK;
 }
@@ -657,8 +650,8 @@ static void drain(struct runner *r, struct job *j, uint64_t now_ns)
     }
     ending_error(j, &why);
     for (int i = 0; i < DRAIN_LINES && room_for_records(r) && is_ending(j); i++) {
-        struct weir_line parsed = {0};
-        struct weir_error wrong = {0};
+        struct weir_line parsed = { 0 };
+        struct weir_error wrong = { 0 };
         if (peek_line(r, j, now_ns, &next, &retry) != ST_OK)
             return;
         enum status st = read_line(j, &next.line, &parsed, &wrong);
@@ -750,14 +743,12 @@ int runner_timeout_ms(const struct runner *r, uint64_t now_ns)
             lower(&wait, now_ns + 1000000000, now_ns);
         if (is_ending(j) && (more || j->n_retries > 0 || (j->row.n_held > 0 && is_quiet(j))))
             lower(&wait, latest(r->flush_not_before_ns, j->disk_not_before_ns, 0), now_ns);
-        if (!r->link->up || is_ending(j) || j->capped ||
-            r->n_flying == r->n_flights) /* the next answer wakes the loop */
+        if (!r->link->up || is_ending(j) || j->capped || r->n_flying == r->n_flights) /* the next answer wakes the loop */
             continue;
         for (size_t i = 0; i < j->n_retries; i++)
             lower(&wait, latest(j->retries[i].due_ns, j->feed_not_before_ns, j->disk_not_before_ns), now_ns);
         if (more && room_for_records(r))
-            lower(&wait, latest(r->flush_not_before_ns, j->feed_not_before_ns, j->disk_not_before_ns),
-                  now_ns);
+            lower(&wait, latest(r->flush_not_before_ns, j->feed_not_before_ns, j->disk_not_before_ns), now_ns);
     }
     return wait;
 }

@@ -36,7 +36,7 @@ void runner_record(struct runner *r, struct job *j, uint32_t number, char *text,
     if (r->n_records == 0)
         r->oldest_record_ns = now_ns;
     struct record *rec = &r->records[r->n_records++];
-    *rec = (struct record){.job = j, .number = number, .text = line, .bytes = bytes + 1};
+    *rec = (struct record){ .job = j, .number = number, .text = line, .bytes = bytes + 1 };
     if (answer != NULL) {
         rec->answered = true;
         rec->cut = answer->choices[0].finish == WEIR_FINISH_LENGTH;
@@ -50,7 +50,7 @@ void runner_record(struct runner *r, struct job *j, uint32_t number, char *text,
 
 static void close_files(struct job *j)
 {
-    int *const fds[] = {&j->input_fd, &j->output_fd, &j->errors_fd};
+    int *const fds[] = { &j->input_fd, &j->output_fd, &j->errors_fd };
 
     for (size_t i = 0; i < 3; i++) {
         if (*fds[i] >= 0)
@@ -186,11 +186,11 @@ static enum status commit_records(struct runner *r, int64_t real_ms)
         if (j->n_pending == 0)
             continue;
         struct job_row row = next_row(r, j, real_ms);
-        struct usage more = {.answers = row.n_done - j->row.n_done,
-                             .errors = row.n_failed - j->row.n_failed,
-                             .prompt_tokens = row.prompt_tokens - j->row.prompt_tokens,
-                             .cached_tokens = row.cached_tokens - j->row.cached_tokens,
-                             .completion_tokens = row.completion_tokens - j->row.completion_tokens};
+        struct usage more = { .answers = row.n_done - j->row.n_done,
+                              .errors = row.n_failed - j->row.n_failed,
+                              .prompt_tokens = row.prompt_tokens - j->row.prompt_tokens,
+                              .cached_tokens = row.cached_tokens - j->row.cached_tokens,
+                              .completion_tokens = row.completion_tokens - j->row.completion_tokens };
         st = job_store_save(r->store, &row);
         if (st == ST_OK)
             st = job_store_add_usage(r->store, row.user, usage_day(real_ms), &more);
