@@ -78,6 +78,7 @@ static void set_models_and_workers(struct broker *b, const struct options *o)
                                                   .kv_bytes = o->kv_bytes,
                                                   .kv_bytes_given = o->kv_bytes_given,
                                                   .fast_prefill = o->fast_prefill,
+                                                  .core_dumps = o->core_dumps,
                                                   .start_ns_max = o->start_ms * ms_ns,
                                                   .hang_ns_max = o->hang_ms * ms_ns,
                                                   .boot_id = b->boot_id,

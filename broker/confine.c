@@ -109,11 +109,13 @@ static void install_filter(void)
 
 #endif
 
-void confine_broker(void)
+void confine_broker(bool core_dumps)
 {
-    const struct rlimit none = { 0, 0 };
+    struct rlimit core = { 0, 0 };
 
-    want(setrlimit(RLIMIT_CORE, &none), "rlimit_core");
+    if (core_dumps && getrlimit(RLIMIT_CORE, &core) == 0)
+        core.rlim_cur = 0; /* its own no; a worker raises it again */
+    want(setrlimit(RLIMIT_CORE, &core), "rlimit_core");
     want(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
     install_filter();
 }

@@ -2,8 +2,10 @@
 #ifndef CONFINE_H
 #define CONFINE_H
 
-/* No core dumps, no new privileges, and a filter of system calls that neither broker nor workers have any use for, for all threads there are.
+#include <stdbool.h>
+
+/* No core dumps (with core_dumps its workers may leave some), no new privileges, and a filter of system calls that neither broker nor workers have any use for, for all threads there are.
  * Where the kernel refuses one, that is logged and the rest holds. */
-void confine_broker(void);
+void confine_broker(bool core_dumps);
 
 #endif

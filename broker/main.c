@@ -49,7 +49,7 @@ int main(int argc, char **argv)
     st = broker_new(&options, &broker, &err);
     machine_short_turns(true); /* but not of workers */
     if (st == ST_OK)
-        confine_broker();
+        confine_broker(options.core_dumps);
     int code = st == ST_OK ? broker_run(broker) : complain(&err, EXIT_FAILURE);
     broker_free(broker);
     options_deinit(&options);

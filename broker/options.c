@@ -28,6 +28,7 @@ const struct config_key options_keys[] = {
               "GPU most of what is free there, shared out to the workers on it" },
     { .name = "fast-prefill", .type = CONFIG_BOOL,
       .help = "workers on GPUs read prompts by cuBLASLt: faster, an arithmetic (system_fingerprint) of its own; a CPU worker refuses" },
+    { .name = "core-dumps", .type = CONFIG_BOOL, .help = "a worker that crashes leaves a core dump; the prompts it had are in it" },
     { .name = "host-store-bytes", .type = CONFIG_BYTES, .value = "BYTES", .max = 1e15,
       .help = "shared memory for KV blocks that left the cache, of all workers; 0: none; default: an eighth of the available "
               "memory, at most 2 GiB" },
@@ -171,6 +172,7 @@ static enum status read_workers(struct options *o, struct error *err)
     uint32_t cpus = machine_cpus(), share = n_cpu > 0 ? cpus / n_cpu : cpus;
     o->threads = config_is_set(o->config, "threads") ? (uint32_t)config_u64(o->config, "threads") : share > 0 ? share : 1;
     o->fast_prefill = config_bool(o->config, "fast-prefill");
+    o->core_dumps = config_bool(o->config, "core-dumps");
     o->kv_bytes_given = config_is_set(o->config, "kv-bytes");
     if (o->kv_bytes_given) {
         o->kv_bytes = config_u64(o->config, "kv-bytes");

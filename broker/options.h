@@ -30,6 +30,7 @@ struct options {
     uint64_t kv_bytes;                   /* of one worker; where nobody said it, of one on a CPU: the others reckon from their device */
     bool kv_bytes_given;
     bool fast_prefill;                   /* of all workers */
+    bool core_dumps;                     /* of workers that crash */
     uint64_t host_store_bytes;           /* of all workers together; 0: none */
     uint64_t pool_bytes;
     uint64_t drain_ms, hang_ms, start_ms, slow_reader_ms;

@@ -93,6 +93,7 @@ struct supervisor_options {
     uint64_t kv_bytes;
     bool kv_bytes_given;      /* else only for a worker that finds itself on a CPU */
     bool fast_prefill;
+    bool core_dumps;
     uint64_t start_ns_max;     /* READY must come within */
     uint64_t hang_ns_max;      /* a worker must show life within */
     uint64_t boot_id;

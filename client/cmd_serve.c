@@ -54,6 +54,9 @@ static const struct config_key keys[] = {
     {.name = "fast-prefill",
      .type = CONFIG_BOOL,
      .help = "on GPUs: prompts by cuBLASLt, faster, in an arithmetic of its own"},
+    {.name = "core-dumps",
+     .type = CONFIG_BOOL,
+     .help = "a worker that crashes leaves a core dump; the prompts it had are in it"},
     {.name = "host-store-bytes",
      .type = CONFIG_BYTES,
      .value = "BYTES",
@@ -147,6 +150,8 @@ static void prepare_children(struct server *s)
     pass_list(&s->broker, c, "device", "--device");
     pass_number(&s->broker, c, "threads", "--threads");
     pass_number(&s->broker, c, "kv-bytes", "--kv-bytes");
+    if (config_bool(c, "core-dumps"))
+        serve_child_add(&s->broker, "--core-dumps", NULL);
     if (config_bool(c, "fast-prefill"))
         serve_child_add(&s->broker, "--fast-prefill", NULL);
     pass_number(&s->broker, c, "host-store-bytes", "--host-store-bytes");

@@ -93,11 +93,14 @@ static void install_filter(void)
 
 #endif
 
-void confine_self(bool filter)
+void confine_self(bool filter, bool core_dumps)
 {
-    const struct rlimit none = { 0, 0 };
-    want(setrlimit(RLIMIT_CORE, &none), "rlimit_core");
-    want(prctl(PR_SET_DUMPABLE, 0), "dumpable");
+    struct rlimit core = { 0, 0 };
+    if (core_dumps && getrlimit(RLIMIT_CORE, &core) == 0)
+        core.rlim_cur = core.rlim_max;
+    want(setrlimit(RLIMIT_CORE, &core), "rlimit_core");
+    if (!core_dumps)
+        want(prctl(PR_SET_DUMPABLE, 0), "dumpable");
     want(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
     if (filter)
         install_filter();

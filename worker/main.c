@@ -41,6 +41,7 @@ static const struct config_key keys[] = {
     { .name = "age", .type = CONFIG_MS, .fallback = "5s", .value = "TIME", .help = "How long a batch request goes without progress before it is promoted" },
     { .name = "prefix-wait", .type = CONFIG_MS, .fallback = "10s", .value = "TIME", .help = "How long a request waits for a prefix that another computes" },
     { .name = "name", .type = CONFIG_STRING, .value = "NAME", .help = "Name of the model; else the file's own" },
+    { .name = "core-dumps", .type = CONFIG_BOOL, .fallback = "no", .help = "Leave a core dump, with the prompts in it, when it crashes" },
     { .name = "log-level", .type = CONFIG_STRING, .fallback = "info", .value = "LEVEL", .help = "error, warn, info or debug" },
     /* From "plan" on for the tools: a worker of a pool neither has these flags nor reads WEIR_SEED and the like. */
     { .name = "plan", .type = CONFIG_BOOL, .help = "Print the model and the memory it would take, and exit" },
@@ -225,7 +226,7 @@ static int serve(const struct config *c, struct region *region, struct engine *e
         host_store_free(wo.store);
         return EXIT_CANNOT_START;
     }
-    confine_self(e->choice.api == backend_cpu());
+    confine_self(e->choice.api == backend_cpu(), config_bool(c, "core-dumps"));
     worker_announce(w, config_string(c, "name"));
     st = worker_run(w, REGION_FD_CONTROL);
     log_info("worker_end", "reason=%s requests=%u",

@@ -32,7 +32,7 @@ static int confined(bool (*f)(void))
 
     if (pid == 0) {
         log_init("test", LOG_LEVEL_ERROR);
-        confine_broker();
+        confine_broker(false);
         char line[128];
         int mode = 0;
         FILE *in = fopen("/proc/self/status", "re");

@@ -92,7 +92,7 @@ static int confined_child(void)
         return 99;
     if (pthread_create(&thread, NULL, other_thread, NULL) != 0)
         return 99;
-    confine_self(true);
+    confine_self(true, false);
     if (prctl(PR_GET_SECCOMP) != 2 && errno != EPERM)
         return 77; /* no filter in this build or kernel */
     try_everything();
@@ -121,9 +121,38 @@ static void a_confined_worker_opens_nothing_starts_nothing_and_still_works(void 
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* 0: a crash now would leave no core dump; 1: as large as the inherited limit lets it be; 2: neither. */
+static int core_after(bool asked_for)
+{
+    struct rlimit core;
+    confine_self(false, asked_for);
+    if (getrlimit(RLIMIT_CORE, &core) != 0)
+        return 2;
+    if (prctl(PR_GET_DUMPABLE) == 1)
+        return core.rlim_cur == core.rlim_max ? 1 : 2;
+    return core.rlim_max == 0 ? 0 : 2;
+}
+
+static void a_crash_leaves_a_core_dump_only_where_it_was_asked_for(void **state)
+{
+    (void)state;
+    for (int asked_for = 0; asked_for <= 1; asked_for++) {
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0)
+            _exit(core_after(asked_for));
+        int status = 0;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), asked_for);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_confined_worker_opens_nothing_starts_nothing_and_still_works)};
+        cmocka_unit_test(a_confined_worker_opens_nothing_starts_nothing_and_still_works),
+        cmocka_unit_test(a_crash_leaves_a_core_dump_only_where_it_was_asked_for),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
