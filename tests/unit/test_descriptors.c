@@ -49,6 +49,7 @@ static void connections_do_not_get_the_last_descriptors(void **state)
     assert_int_equal(errno, EMFILE);
     assert_int_equal(accept4(listener, NULL, NULL, 0), -1);
     assert_int_equal(errno, ENFILE);
+    close_range(STDERR_FILENO + 1, ~0U, 0); /* who looks for leaks at the end needs some */
 }
 
 int main(void)
