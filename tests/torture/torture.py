@@ -244,13 +244,15 @@ class Gateway:
         shutil.copytree(self.rig.state, self.rig.path("first"))
 
     def start(self, env):
-        """False: it ended, and said why."""
+        """False: it ended, and said why; or it runs, could not tell so, and was ended."""
         kept = dict(os.environ)
         os.environ.clear()
         os.environ.update(env)
         try:
             self.rig.start()
         except Failure:
+            if "ready_fd=closed" in self.said():
+                self.rig.gateway.terminate()
             code = self.rig.gateway.wait(20)
             self.rig.gateway = None
             if code < 0 or not self.said().strip():
