@@ -283,6 +283,7 @@ class Gateway:
                 return out.stdout if out.returncode == 0 else None
             if not out.stderr.strip() and not out.stdout.strip() and out.returncode != 255:  # 255: ssh itself was cut off
                 raise Broken("%s: ended with %d and no word: %s" % (words, out.returncode, self.said()[-400:]))
+            time.sleep(0.5 if b"broker_unreachable" in out.stderr else 0)  # its link to the broker was given up, and is made again
         raise Broken("%s: %r: %s" % (words, out, self.said()[-800:]))
 
     def once(self, env):
