@@ -105,10 +105,24 @@ static enum status set_group(struct reader *r, const struct ini_entry *e, struct
     return st == ST_OK ? users_set_group(r->users, r->name, e->value, err) : st;
 }
 
-/* What can be counted over several people. */
-static bool is_shared(const char *limit)
+const char *users_limit_name(size_t i)
 {
-    return strcmp(limit, "max-queued") == 0 || strcmp(limit, "max-jobs") == 0 || strcmp(limit, "max-tokens-a-day") == 0;
+    return i < N_LIMITS ? limits[i].key.name : NULL;
+}
+
+uint64_t *users_limit(struct user *u, const char *name, size_t n)
+{
+    for (size_t i = 0; i < N_LIMITS; i++)
+        if (span_is(span_of(name, n), limits[i].key.name))
+            return (uint64_t *)(void *)((uint8_t *)u + limits[i].at);
+    return NULL;
+}
+
+bool users_limit_is_shared(const char *name, size_t n)
+{
+    struct span limit = span_of(name, n);
+
+    return span_is(limit, "max-queued") || span_is(limit, "max-jobs") || span_is(limit, "max-tokens-a-day");
 }
 
 static enum status take_limit(struct reader *r, struct user *user, const struct ini_entry *e, struct error *err)
@@ -117,7 +131,7 @@ static enum status take_limit(struct reader *r, struct user *user, const struct 
     enum status st;
 
     for (unsigned i = 0; i < N_LIMITS; i++) {
-        if (strcmp(e->key, limits[i].key.name) != 0 || (r->group && !is_shared(e->key)))
+        if (strcmp(e->key, limits[i].key.name) != 0 || (r->group && !users_limit_is_shared(e->key, strlen(e->key))))
             continue;
         st = once(r, i, e, err);
         if (st == ST_OK)

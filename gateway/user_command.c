@@ -230,24 +230,6 @@ static int user_remove(const struct gateway_places *places, struct users *u, con
     return EXIT_OK;
 }
 
-/* The fields that `limit` may set. */
-static uint64_t *limit_field(struct user *u, const char *name, size_t n)
-{
-    const struct {
-        const char *name;
-        uint64_t *field;
-    } limits[] = { { "max-running", &u->max_running },     { "max-queued", &u->max_queued },
-                   { "max-job-lines", &u->max_job_lines }, { "max-job-bytes", &u->max_job_bytes },
-                   { "max-jobs", &u->max_jobs },           { "max-tokens-a-day", &u->max_tokens_a_day },
-                   { "max-connections", &u->max_connections }, { "max-sessions", &u->max_sessions } };
-
-    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
-        if (strlen(limits[i].name) == n && memcmp(limits[i].name, name, n) == 0)
-            return limits[i].field;
-    }
-    return NULL;
-}
-
 /* A number, perhaps with K, M or G (of 1024 for bytes, of 1000 for everything else); what the users file may hold. */
 static bool parse_limit(const char *text, bool bytes, uint64_t *ret)
 {
@@ -276,18 +258,21 @@ static bool parse_limit(const char *text, bool bytes, uint64_t *ret)
 static enum status set_limit(struct user *u, bool group, const char *word, struct error *err)
 {
     const char *equals = strchr(word, '=');
-    uint64_t *field = equals != NULL ? limit_field(u, word, (size_t)(equals - word)) : NULL;
+    size_t name_bytes = equals != NULL ? (size_t)(equals - word) : 0;
+    uint64_t *field = users_limit(u, word, name_bytes);
 
-    if (group && field != NULL && field != &u->max_queued && field != &u->max_jobs && field != &u->max_tokens_a_day) {
+    if (group && field != NULL && !users_limit_is_shared(word, name_bytes)) {
         error_set(err, ERR_INVALID_PARAMETER, "limit", "a group can have max-queued=, max-jobs= and max-tokens-a-day=, not \"%.60s\"", word);
         return ST_INVALID;
     }
 
     if (field == NULL) {
-        error_set(err, ERR_INVALID_PARAMETER, "limit",
-                  "\"%.60s\" is no limit: max-running=, max-queued=, max-job-lines=, max-job-bytes=, max-jobs=, "
-                  "max-tokens-a-day=, max-connections=, max-sessions=",
-                  word);
+        char all[ERROR_MESSAGE_BYTES / 2] = "";
+        const char *name;
+
+        for (size_t i = 0, n = 0; (name = users_limit_name(i)) != NULL && n < sizeof all; i++)
+            n += (size_t)snprintf(all + n, sizeof all - n, "%s%s=", i > 0 ? ", " : "", name);
+        error_set(err, ERR_INVALID_PARAMETER, "limit", "\"%.60s\" is no limit: %s", word, all);
         return ST_INVALID;
     }
     if (!parse_limit(equals + 1, field == &u->max_job_bytes, field)) {
@@ -298,13 +283,14 @@ static enum status set_limit(struct user *u, bool group, const char *word, struc
     return ST_OK;
 }
 
-static void print_limits(const struct user *u)
+static void print_limits(struct user *u)
 {
-    printf("%s max-running=%" PRIu64 " max-queued=%" PRIu64 " max-job-lines=%" PRIu64 " max-job-bytes=%" PRIu64
-           " max-jobs=%" PRIu64 " max-tokens-a-day=%" PRIu64 " max-connections=%" PRIu64 " max-sessions=%" PRIu64
-           "   (0: the pool's default)\n",
-           u->name, u->max_running, u->max_queued, u->max_job_lines, u->max_job_bytes, u->max_jobs,
-           u->max_tokens_a_day, u->max_connections, u->max_sessions);
+    const char *name;
+
+    printf("%s", u->name);
+    for (size_t i = 0; (name = users_limit_name(i)) != NULL; i++)
+        printf(" %s=%" PRIu64, name, *users_limit(u, name, strlen(name)));
+    printf("   (0: the pool's default)\n");
 }
 
 /* disable, enable, limit: what can be changed of a user who is there. */

@@ -83,6 +83,12 @@ void users_deinit(struct users *u);
  * ST_OK; ST_AGAIN: somebody has it, and may_wait is false; ST_SYSTEM; *err set. */
 MUST_CHECK enum status users_lock(const char *path, bool may_wait, int *ret_fd, struct error *err);
 
+/* The limits by the names that they have in the file: the i-th, NULL behind the last; its field, NULL: there is none of that name; and can it
+ * be a group's, that is counted over several people? */
+const char *users_limit_name(size_t i);
+uint64_t *users_limit(struct user *u, const char *name, size_t n);
+bool users_limit_is_shared(const char *name, size_t n);
+
 bool user_name_ok(const char *name);
 const struct user *users_by_name(const struct users *u, const char *name);
 const struct user *users_by_uid(const struct users *u, uid_t uid);
