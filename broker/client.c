@@ -22,16 +22,11 @@ static uint32_t bucket_of(const struct peer *p)
     return __builtin_bswap32(id) % CLIENT_BUCKETS;
 }
 
-static bool same_peer(const struct peer *a, const struct peer *b)
-{
-    return a->socket == b->socket && memcmp(a->id, b->id, PEER_ID_BYTES) == 0;
-}
-
 uint32_t clients_find(const struct clients *c, const struct peer *p)
 {
     uint32_t at = c->buckets[bucket_of(p)];
 
-    while (at != CLIENT_NONE && !same_peer(&c->list[at].peer, p))
+    while (at != CLIENT_NONE && !peer_equal(&c->list[at].peer, p))
         at = c->list[at].next;
     return at;
 }

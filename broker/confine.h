@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-/* No core dumps (with core_dumps its workers may leave some), no new privileges, and a filter of system calls that neither broker nor workers have any use for, for all threads there are.
- * Where the kernel refuses one, that is logged and the rest holds. */
+/* No core dumps (with core_dumps its workers may leave some), no new privileges, and a filter of system calls that neither broker nor
+ * workers have any use for, for all threads there are.  Where the kernel refuses one, that is logged and the rest holds. */
 void confine_broker(bool core_dumps);
 
 #endif

@@ -60,7 +60,7 @@ void delivery_error(struct broker *b, const struct peer *to, struct span id, con
 static bool is_among(const struct peer *peers, uint32_t n, const struct peer *p)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (peers[i].socket == p->socket && memcmp(peers[i].id, p->id, PEER_ID_BYTES) == 0)
+        if (peer_equal(&peers[i], p))
             return true;
     return false;
 }

@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/types.h>
 
 #include <zmq.h>
@@ -35,6 +36,11 @@ struct peer {
     uint8_t socket;    /* ENDPOINT_IPC or ENDPOINT_TCP: each has ids of its own */
     bool delimiter;    /* it sends an empty frame first (a REQ socket) and gets one back */
 };
+
+static inline bool peer_equal(const struct peer *a, const struct peer *b)
+{
+    return a->socket == b->socket && memcmp(a->id, b->id, PEER_ID_BYTES) == 0;
+}
 
 #define NO_UID ((uid_t)-1) /* nobody's; setuid() and chown() take it for "none", too */
 

@@ -113,18 +113,12 @@ static enum status spawn(struct worker *w, const struct supervisor_options *o)
                      (char *)"--device", (char *)w->device, (char *)"--threads", threads,
                      (char *)(o->kv_bytes_given ? "--kv-bytes" : "--cpu-kv-bytes"), kv_bytes,
                      (char *)"--device-share", share, (char *)"--log-level", (char *)o->log_level,
-                     NULL, NULL, NULL };
+                     (char *)(o->fast_prefill ? "--fast-prefill" : "--no-fast-prefill"),
+                     (char *)(o->core_dumps ? "--core-dumps" : "--no-core-dumps"), NULL };
     int fds[N_FDS_MAX] = { w->link.memory, w->link.bells[0], w->link.bells[1], w->link.control[1] };
     uint32_t n_fds = REGION_FD_STORE - REGION_FD_MEMORY;
     pid_t parent = getpid();
-    char **more = argv;
 
-    while (*more != NULL)
-        more++;
-    if (o->fast_prefill)
-        *more++ = (char *)"--fast-prefill";
-    if (o->core_dumps)
-        *more++ = (char *)"--core-dumps";
     for (uint32_t i = 0; i < w->n_store_fds; i++)
         fds[n_fds++] = w->store_fds[i];
     snprintf(threads, sizeof(threads), "%" PRIu32, o->threads);

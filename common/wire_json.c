@@ -124,10 +124,10 @@ static void put_key(struct json *j, const msgpack_object *key)
 /* What says which reply it is, and to which request: the wire's own. */
 static bool is_envelope(const msgpack_object *key)
 {
-    const msgpack_object_str *s = &key->via.str;
-
-    return key->type == MSGPACK_OBJECT_STR &&
-           ((s->size == 4 && memcmp(s->ptr, "type", 4) == 0) || (s->size == 2 && memcmp(s->ptr, "id", 2) == 0));
+    if (key->type != MSGPACK_OBJECT_STR)
+        return false;
+    struct span name = span_of(key->via.str.ptr, key->via.str.size);
+    return span_is(name, "type") || span_is(name, "id");
 }
 
 static void put_map(struct json *j, const msgpack_object *v, bool outermost)

@@ -245,8 +245,8 @@ void wire_put_u64(struct wire_buffer *b, const char *key, uint64_t value);
 void wire_put_f64(struct wire_buffer *b, const char *key, double value);
 void wire_put_bool(struct wire_buffer *b, const char *key, bool value);
 
-/* A reply, any valid msgpack map, without its "type" and "id" as one line of JSON text (strings must be UTF-8; bin becomes base64; non-finite numbers null).
- * Gives the caller *ret_json, NUL-terminated, to be freed with free().  ST_OK, ST_INVALID, ST_NOMEM. */
+/* A reply, any valid msgpack map, without its "type" and "id" as one line of JSON text (strings must be UTF-8; bin becomes base64;
+ * non-finite numbers null).  Gives the caller *ret_json, NUL-terminated, to be freed with free().  ST_OK, ST_INVALID, ST_NOMEM. */
 MUST_CHECK enum status wire_to_json(struct span frame, char **ret_json);
 
 const char *finish_reason_name(enum finish_reason r);
