@@ -331,6 +331,18 @@ static bool read_request(int fd, struct weir_line *ret_line, struct error *ret_e
     return ok;
 }
 
+/* The request that came with a message, if this user may use the pool; else the answer is sent, and false. */
+static bool take_request(struct desk *d, struct conn *c, struct op *op, int fd, struct weir_line *ret_line)
+{
+    struct error err;
+
+    if (read_request(fd, ret_line, &err) && desk_may_use(d, c->user, &err))
+        return true;
+    desk_error(d, c, op, &err);
+    weir_line_deinit(ret_line);
+    return false;
+}
+
 void desk_end_session(struct desk *d, struct conn *c, size_t op)
 {
     struct weir_error error;
@@ -357,18 +369,14 @@ void desk_on_ask(struct desk *d, struct conn *c, struct op *op, struct door_read
 {
     struct weir_line line = { 0 };
     struct weir_error error = { 0 };
-    struct error err;
     uint32_t session = door_get_u32(r);
 
     if (r->failed || session > DOOR_SESSION_NEW) {
         desk_break(d, c, "ask");
         return;
     }
-    if (!read_request(fd, &line, &err) || !desk_may_use(d, c->user, &err)) {
-        desk_error(d, c, op, &err);
-        weir_line_deinit(&line);
+    if (!take_request(d, c, op, fd, &line))
         return;
-    }
     struct ask *a = ask_new(d, c, op, ASK_QUESTION);
     if (a != NULL) {
         line.request.batch = false;
@@ -397,17 +405,13 @@ void desk_on_rerun(struct desk *d, struct conn *c, struct op *op, struct door_re
     struct weir_line line = { 0 };
     struct weir_error error = { 0 };
     char name[NAME_BYTES_MAX];
-    struct error err;
 
     if (r->failed || !desk_copy(model, name, sizeof name)) {
         desk_break(d, c, "rerun");
         return;
     }
-    if (!read_request(fd, &line, &err) || !desk_may_use(d, c->user, &err)) {
-        desk_error(d, c, op, &err);
-        weir_line_deinit(&line);
+    if (!take_request(d, c, op, fd, &line))
         return;
-    }
     struct ask *a = ask_new(d, c, op, ASK_RERUN);
     if (a == NULL) {
         weir_line_deinit(&line);

@@ -444,14 +444,19 @@ void job_follow_output(struct talk *t, const char *id)
     ask_open(t, t->job);
 }
 
-static void ask_order(struct talk *t)
+void job_ask_places(struct talk *t)
 {
     uint8_t buffer[1024];
     struct byte_writer w = { .at = buffer, .capacity = sizeof buffer };
 
-    t->stage = STAGE_ORDERING;
     door_put_str(&w, span_str(t->job));
     talk_ask(t, DOOR_ORDER, &w, -1);
+}
+
+static void ask_order(struct talk *t)
+{
+    t->stage = STAGE_ORDERING;
+    job_ask_places(t);
 }
 
 static void on_opened(struct talk *t, struct door_reader *r, int fd)

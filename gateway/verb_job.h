@@ -24,6 +24,8 @@ void job_internal_failure(struct talk *t, const char *what);
 /* Ask (b) about the job of the command line (type: one whose body is a job); for one of a job's files. */
 void job_ask(struct talk *t, enum door_type type);
 void job_ask_file(struct talk *t, const char *job, enum door_file file);
+/* Ask (b) where the answers of t->job lie in its output. */
+void job_ask_places(struct talk *t);
 /* Keep in t->job the id that (b) has resolved, for the questions that follow: `last` may become another job. */
 void job_keep_id(struct talk *t, const json_t *job);
 /* Read the job's input, whose descriptor this is, with t->input.  false: the talk has been failed. */

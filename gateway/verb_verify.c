@@ -255,8 +255,6 @@ static void on_rerun(struct talk *t, struct door_reader *r, int fd)
 
 static void verify_reply(struct talk *t, struct door_reader *r, int fd)
 {
-    uint8_t buffer[sizeof t->job + 8];
-    struct byte_writer w = {.at = buffer, .capacity = sizeof buffer};
     json_t *job;
 
     switch ((enum stage)t->stage) {
@@ -272,8 +270,7 @@ static void verify_reply(struct talk *t, struct door_reader *r, int fd)
     case STAGE_OUTPUT:
         t->file_fd = fd >= 0 ? dup(fd) : -1;
         t->stage = STAGE_PLACES;
-        door_put_str(&w, span_str(t->job));
-        talk_ask(t, DOOR_ORDER, &w, -1);
+        job_ask_places(t);
         return;
     case STAGE_PLACES:
         on_places(t, fd);
