@@ -90,10 +90,18 @@ static struct item item_of(const struct backend *b, uint32_t i)
     return it;
 }
 
+/* Of layer l: the first position that a query sees whose last one is seen-1. */
+static uint32_t first_seen(const struct backend *b, uint32_t l, uint32_t seen)
+{
+    const uint32_t window = b->m->layers[l].window;
+
+    return window > 0 && seen > window ? seen - window : 0;
+}
+
 static void make_tile(const struct backend *b, uint32_t l, const struct item *it, struct attention_tile *t)
 {
     const struct plan_entry *e = &b->step.plan->entries[it->entry];
-    const uint32_t dim = b->m->head_dim, window = b->m->layers[l].window;
+    const uint32_t dim = b->m->head_dim;
     const uint32_t head = it->kv_head * b->heads_per_group + it->head_set * b->heads_per_tile;
 
     t->kv = kv_view_of(b, l, it->kv_head, e->blocks);
@@ -104,7 +112,7 @@ static void make_tile(const struct backend *b, uint32_t l, const struct item *it
         for (uint32_t h = 0; h < it->n_heads; h++, t->n++) {
             t->q[t->n] = b->step.q + ((size_t)(it->row + i) * b->m->n_heads + head + h) * dim;
             t->hi[t->n] = seen;
-            t->lo[t->n] = window > 0 && seen > window ? seen - window : 0;
+            t->lo[t->n] = first_seen(b, l, seen);
         }
     }
 }
@@ -112,10 +120,9 @@ static void make_tile(const struct backend *b, uint32_t l, const struct item *it
 static struct kv_ahead kv_of_item(const struct backend *b, uint32_t l, const struct item *it)
 {
     const struct plan_entry *e = &b->step.plan->entries[it->entry];
-    const uint32_t window = b->m->layers[l].window, first = e->n_past + it->first_token + 1;
 
     return (struct kv_ahead){ .pool = kv_view_of(b, l, it->kv_head, e->blocks).pool, .blocks = e->blocks,
-                              .from = window > 0 && first > window ? (first - window) / SPLIT * SPLIT : 0,
+                              .from = first_seen(b, l, e->n_past + it->first_token + 1) / SPLIT * SPLIT,
                               .to = e->n_past + it->first_token + it->n_tokens };
 }
 
@@ -222,9 +229,7 @@ enum { AHEAD_LINES = 8 }; /* with a block of K; its weights are 5 lines or so */
 /* The first block of an entry's cursor: of a layer with a window, where that begins. */
 static uint32_t first_block(const struct backend *b, const struct kv_cursor *c)
 {
-    const uint32_t window = b->m->layers[c->layer].window, seen = b->step.plan->entries[c->entry].n_past + 1;
-
-    return window > 0 && seen > window ? (seen - window) / BLOCK_TOKENS : 0;
+    return first_seen(b, c->layer, b->step.plan->entries[c->entry].n_past + 1) / BLOCK_TOKENS;
 }
 
 void attend_ahead_start(struct backend *b, uint32_t l, uint32_t thread)

@@ -323,9 +323,9 @@ enum { VALUE_QUERIES = 1, VALUE_DIMS = 1 };
     do {                                                                                                           \
         uint32_t d = 0;                                                                                            \
         for (; d + 16 * VALUE_DIMS <= t->kv.head_dim; d += 16 * VALUE_DIMS)                                        \
-            values_##kind(nq, VALUE_DIMS, t, ahead, s, from, to, d, o);                                                   \
+            values_##kind(nq, VALUE_DIMS, t, ahead, s, from, to, d, o);                                            \
         for (; d < t->kv.head_dim; d += 16)                                                                        \
-            values_##kind(nq, 1, t, ahead, s, from, to, d, o);                                                            \
+            values_##kind(nq, 1, t, ahead, s, from, to, d, o);                                                     \
     } while (0)
 
 static void values(uint32_t nq, const struct attention_tile *t, const struct kv_ahead *ahead, const float *s, uint32_t from, uint32_t to,

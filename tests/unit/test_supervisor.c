@@ -163,21 +163,28 @@ static void a_kill_hits_the_process_and_names_its_reason(void **state)
     assert_int_equal(w.pidfd, -1);
 }
 
-/* It hangs on its way out, and a request has come meanwhile: it is ended all the same, or nobody would ever serve that. */
-static void who_leaves_has_its_time_even_if_wanted_again(void **state)
+/* A worker whose process does nothing and is ended by a signal only. */
+static pid_t start_pausing(struct worker *w)
 {
-    static struct worker w;
-
-    (void)state;
-    supervisor_init_worker(&w, 0, 0, "cpu");
+    supervisor_init_worker(w, 0, 0, "cpu");
     pid_t pid = fork();
     if (pid == 0) {
         pause();
         _exit(0);
     }
     assert_true(pid > 0);
-    w.pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    assert_true(w.pidfd >= 0);
+    w->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    assert_true(w->pidfd >= 0);
+    return pid;
+}
+
+/* It hangs on its way out, and a request has come meanwhile: it is ended all the same, or nobody would ever serve that. */
+static void who_leaves_has_its_time_even_if_wanted_again(void **state)
+{
+    static struct worker w;
+
+    (void)state;
+    pid_t pid = start_pausing(&w);
     w.state = WORKER_LEAVING;
     w.released = true;
     w.state_since_ns = 100 * second;
@@ -197,15 +204,7 @@ static void a_drained_worker_has_its_time_to_leave(void **state)
     static struct worker w;
 
     (void)state;
-    supervisor_init_worker(&w, 0, 0, "cpu");
-    pid_t pid = fork();
-    if (pid == 0) {
-        pause();
-        _exit(0);
-    }
-    assert_true(pid > 0);
-    w.pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    assert_true(w.pidfd >= 0);
+    pid_t pid = start_pausing(&w);
     assert_int_equal(worker_link_open(&w.link, 0, 1, 1), ST_OK);
     w.state = WORKER_READY;
     w.state_since_ns = second;
