@@ -157,8 +157,7 @@ static enum status open_listener(const char *uri, int *ret_fd, struct error *err
     if (st != ST_OK)
         return st;
     st = listen_on(&a, any, ret_fd);
-    if (st != ST_OK && any &&
-        (errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL)) { /* no IPv6 here: then * is all of IPv4 */
+    if (st != ST_OK && any && (errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL)) { /* no IPv6 here: then * is all of IPv4 */
         in_port_t port = a.to.v6.sin6_port;
 
         a.n = sizeof(a.to.v4);

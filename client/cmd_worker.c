@@ -22,8 +22,7 @@ size_t worker_flags(struct flag *ret_flags)
 {
     const struct flag own[] = {
         {"model", 0, FLAG_TEXT, &options.model, "NAME", "add: of this model (default: the first)", 0, 0},
-        {"device", 0, FLAG_TEXT, &options.device, "DEVICE", "add: auto, cpu, cuda or cuda:K (default: auto)",
-         0, 0},
+        {"device", 0, FLAG_TEXT, &options.device, "DEVICE", "add: auto, cpu, cuda or cuda:K (default: auto)", 0, 0},
         {"wait", 'w', FLAG_SWITCH, &options.wait, NULL, "until the order is carried out", 0, 0},
         {"json", 0, FLAG_SWITCH, &options.json, NULL, "print JSON", 0, 0},
     };
@@ -189,12 +188,10 @@ int cmd_worker(int argc, char **argv)
     bool is_list = strcmp(order.verb, "list") == 0, is_add = strcmp(order.verb, "add") == 0;
     if (!is_list && !is_add && strcmp(order.verb, "pause") != 0 && strcmp(order.verb, "resume") != 0 &&
         strcmp(order.verb, "drain") != 0 && strcmp(order.verb, "remove") != 0)
-        return command_usage("worker", "\"%s\" is none of list, pause, resume, drain, add and remove",
-                             order.verb);
+        return command_usage("worker", "\"%s\" is none of list, pause, resume, drain, add and remove", order.verb);
     if (n_args != (is_list || is_add ? 1 : 2))
-        return command_usage(
-            "worker", is_list || is_add ? "%s takes no argument" : "%s takes one argument, a worker's slot",
-            order.verb);
+        return command_usage("worker", is_list || is_add ? "%s takes no argument" : "%s takes one argument, a worker's slot",
+                             order.verb);
     if (n_args == 2 && !read_slot(argv[1], &order.worker))
         return command_usage("worker", "\"%s\" is no slot; `weir worker list` shows them", argv[1]);
     if (!is_add && (options.model != NULL || options.device != NULL))
